@@ -21,6 +21,9 @@ _FILLING = 0.7
 _USABLE = 0.9
 """The share of the KV cache that a request may fill, because running requests still grow."""
 
+_ALONE = 0.05
+"""A smaller share of requests from other sidecars counts as 0, because metrics are late."""
+
 _DECAY = 0.99
 """The weight that earlier samples keep with each new one: about a hundred count."""
 
@@ -68,8 +71,9 @@ class Pressure:
 
     @property
     def share_of_others(self) -> float:
-        """Share of other requests among the recent ones on all endpoints; 0 if unknown."""
-        return 1 - self._ours / self._all if self._all else 0.0
+        """Share of other requests among the recent ones on all endpoints; 0 if unknown or small."""
+        others = 1 - self._ours / self._all if self._all else 0.0
+        return others if others > _ALONE else 0.0
 
     def record(self, address: str, load: ObservedLoad, mean_prompt: float, now: float) -> None:
         """Take an endpoint's latest sample. `mean_prompt` tokens are computed per prompt."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from extproc.core.fleet.backlog import Backlog
 from extproc.core.fleet.blocked_queue import BlockedQueues
+from extproc.core.fleet.computed_prompts import ComputedPrompts
 from extproc.core.fleet.contexts import Contexts
 from extproc.core.fleet.copies import Copies
 from extproc.core.fleet.engine_times import EngineTimes, Slowness
@@ -60,6 +61,7 @@ class Signals:
         self._since: dict[str, float] = {}
         self._unexplained: dict[str, RollingMinimum] = {}
         self._blocked_queues = BlockedQueues()
+        self._computed_prompts = ComputedPrompts()
         self._newest = 0.0
         self._last_scrape = 0.0
         self.residency = Residency()
@@ -117,6 +119,8 @@ class Signals:
         if cache_tokens is not None:
             self.prefixes.resize(address, cache_tokens)
         self.engine_times.read(address, report, now)
+        before = self._readings.get(address)
+        self._computed_prompts.read(before.report if before else None, report)
         pending = self._in_prefill(address, report)
         if pending is not None:
             # The scrape does not include requests that were sent since.
@@ -133,7 +137,7 @@ class Signals:
             cache_tokens,
             self._blocked_queues.read(address, report, now),
         )
-        self.pressure.record(address, load, self.backlog.mean, now)
+        self.pressure.record(address, load, self._mean_prompt(), now)
         self._readings[address] = _reading(report.load, report.running, inflight, now, report, now)
         self.residency.observed(
             address, report.running_adapters | report.waiting_adapters, report.max_loras
@@ -196,6 +200,11 @@ class Signals:
         oldest = self.clock() - max_age
         readings = map(self._readings.get, addresses)
         return [one if one is not None and one.at >= oldest else None for one in readings]
+
+    def _mean_prompt(self) -> float:
+        """Return the tokens that other sidecars' prompts have to compute on average."""
+        mean = self._computed_prompts.mean if self.pressure.share_of_others else None
+        return self.backlog.mean if mean is None else mean
 
     def _forget(self, address: str) -> None:
         """Forget the endpoint's readings and everything that was derived from them."""

@@ -63,7 +63,8 @@ class Weights(NamedTuple):
     """Share that counts of the estimated backlog of other sidecars' prompts."""
 
     home: float = 1.0
-    """Share of a prompt assumed cached on its home endpoint, if all requests are others'."""
+    """Factor of the share of others' requests. The product is the share of a prompt that is assumed
+    to be cached on its home endpoint, except for a previous turn that another sidecar has sent."""
 
     nearly: float = 1.25
     """Factor of the least cost up to which other endpoints count as equal, if all requests are

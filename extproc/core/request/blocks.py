@@ -61,6 +61,9 @@ class Prompt(NamedTuple):
     other_chains: Sequence[Sequence[int]] = ()
     """Hashes of the request's other prompts, one chain for each; `blocks` is the first prompt's."""
 
+    previous_blocks: int = 0
+    """Number of blocks in the prompt of the previous turn, at the beginning; 0 in a first turn."""
+
     @property
     def block_count(self) -> int:
         """The number of blocks in all chains."""
@@ -91,10 +94,17 @@ def prompt_of(document: Document, owner: str, *, share: float = 1.0, cut: bool =
     found = prompt_text(document, BLOCK_BYTES * MAX_BLOCKS, cut=cut)
     text = found.text.encode()
     system = min(len(found.text[: found.system_chars].encode()), len(text)) // BLOCK_BYTES
+    previous = 0
+    if found.previous_chars:  # the text after it is the shorter part
+        previous = (len(text) - len(found.text[found.previous_chars :].encode())) // BLOCK_BYTES
     blocks = _chain(text[: BLOCK_BYTES * MAX_BLOCKS], seed)
     size = (len(text) + found.omitted_chars) / share
     return Prompt(
-        blocks, min(round(size), MAX_PROMPT_BYTES), min(system, len(blocks)), share == 1.0
+        blocks,
+        min(round(size), MAX_PROMPT_BYTES),
+        min(system, len(blocks)),
+        share == 1.0,
+        previous_blocks=min(previous, len(blocks)),
     )
 
 

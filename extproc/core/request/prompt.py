@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from extproc.core.request.json_document import Document
+from extproc.core.request.previous_turn import previous_turn
 from extproc.core.request.prompt_leaves import OpenValues, leaves_of, number_text, open_values
 
 _SYSTEM_ROLES = frozenset({"system", "developer"})
@@ -102,6 +103,9 @@ class PromptText(NamedTuple):
     """Characters of tools and system prompt, at the beginning of the text."""
     omitted_chars: int
     """Characters of the prompt after the text."""
+    previous_chars: int = 0
+    """Characters of the prompt of the previous turn, at the beginning of the text; 0 in a first
+    turn."""
 
 
 def prompt_text(document: Document, limit: int, *, cut: bool = False) -> PromptText:
@@ -121,10 +125,14 @@ def prompt_text(document: Document, limit: int, *, cut: bool = False) -> PromptT
         system_messages,
     ]
     first = _joined(leaves_of(system, True, still_open), limit)
-    others = messages[len(system_messages) :] if isinstance(messages, list) else messages
-    rest = _joined(leaves_of(others, True, still_open), limit - len(first.text))
-    omitted = first.omitted_chars + rest.omitted_chars
-    return PromptText(first.text + rest.text, len(first.text), omitted)
+    previous, new = _split(messages, len(system_messages), cut)
+    middle = _joined(leaves_of(previous, True, still_open), limit - len(first.text))
+    earlier = first.text + middle.text
+    rest = _joined(leaves_of(new, True, still_open), limit - len(earlier))
+    omitted = first.omitted_chars + middle.omitted_chars + rest.omitted_chars
+    return PromptText(
+        earlier + rest.text, len(first.text), omitted, len(earlier) if previous else 0
+    )
 
 
 def completion_prompts(document: Document) -> list[Any]:
@@ -170,6 +178,15 @@ def _leading_system_messages(messages: Any) -> list[Any]:
 def _is_system_message(message: Any) -> bool:
     role = message.get("role") if isinstance(message, dict) else None
     return isinstance(role, str) and role in _SYSTEM_ROLES
+
+
+def _split(messages: Any, system: int, cut: bool) -> tuple[list[Any], Any]:
+    """Return the messages after the system messages, split at the end of the previous turn."""
+    if not isinstance(messages, list):
+        return [], messages
+    others = messages[system:]
+    end = previous_turn(others, cut=cut)
+    return others[:end], others[end:]
 
 
 def _joined(leaves: Iterator[str], limit: int) -> PromptText:

@@ -39,8 +39,9 @@ This cost is an estimate of it.
 
 The more prompts wait, the more each token to compute costs. While most endpoints are idle, a
 request goes where it starts soonest. In a busy fleet it goes where its prefix is. The prompts that
-will wait may come to any endpoint, so `later` is not multiplied by the slowness of this one. An
-engine computes the tokens of a prompt together, and in each step it reads its memory for the
+will wait may come to any endpoint, so `later` is not multiplied by the slowness of this one. The
+share of requests that come from unknown sidecars is subtracted from its factor, except for loading.
+An engine computes the tokens of a prompt together, and in each step it reads its memory for the
 responses. GPUs differ in both, so prompts and steps have factors of their own. In a mixed fleet,
 `turns` adds the later turns of the session, and an idle endpoint of unknown speed counts as the
 fastest one (`extproc.core.strategies.gpu_factors`).
@@ -48,9 +49,10 @@ fastest one (`extproc.core.strategies.gpu_factors`).
 Sidecars that share no state agree through the ring: the first endpoints after a prompt's key are
 its home endpoints, so other sidecars have probably sent similar prompts there
 (`extproc.core.strategies.home_endpoints`). The more requests come from other sidecars, the more
-likely this is. Nearly means up to 25 % more, and 5 % if there are no other sidecars. This is
-consistent hashing with bounded loads, with its own constant: sidecars with similar information
-choose the same endpoint.
+likely this is. A prompt that contains a response had a previous turn
+(`extproc.core.request.previous_turn`). If this sidecar has not sent it, another one has. Nearly
+means up to 25 % more, and 5 % if there are no other sidecars. This is consistent hashing with
+bounded loads, with its own constant: sidecars with similar information choose the same endpoint.
 
 Sidecars that share their state know each other's prompts and requests, but some milliseconds late.
 For them, nearly also covers endpoints that have as much of the prompt, and would be the best if the
@@ -77,8 +79,9 @@ from extproc.core.strategies.prefix_costs import NOTHING, PrefixCosts
 
 _NO_PROMPT = Prompt((), 0)
 
-_ALONE = 0.05
-"""Share of requests from other sidecars up to which their prompts are ignored."""
+_PREVIOUS = 0.95
+"""Share of a conversation's previous turn that counts as cached on its home endpoint if another
+sidecar has sent that turn. So an endpoint that is known to have more of it costs less."""
 
 _WARM = 0.75
 """Share of the deepest cached prefix from which an endpoint counts as warm for a prompt."""
@@ -148,11 +151,14 @@ class PrefixCache(Strategy):
             prompt,
             len(eligible),
             everywhere=self._all_have(prompt.system_blocks, depths),
-            alone=others <= _ALONE,
+            alone=not others,
         )
         cached = {position: per_block * depth for position, depth in depths.items()}
-        if others > _ALONE:
-            self._add_homes(cached, others * compared, homes.walk(snapshot, query.adapter))
+        if others:
+            sent = others * compared
+            if deepest < prompt.previous_blocks:  # another sidecar has sent that turn
+                sent = max(sent, _PREVIOUS * per_block * prompt.previous_blocks)
+            self._add_homes(cached, sent, homes.walk(snapshot, query.adapter))
         is_one = deepest and not prompt.other_chains
         self._prefix = prompt.blocks[deepest - 1] if is_one else None
         copied, in_use, continued = NOTHING, 0.0, list[int]()

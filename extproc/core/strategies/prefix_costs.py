@@ -149,7 +149,9 @@ class PrefixCosts:
             one = totals[position]
             requests[position] = one.requests + expected * (one.paused - 1)
         share = weights.batch + weights.balance / (_usual(requests) + 1)
-        computed, crowd = self._computed(tokens, saved, copied), self._crowd
+        computed = self._computed(tokens, saved, copied)
+        # The more requests come from unknown sidecars, the less is known about the caches.
+        crowd = self._crowd * (1 - self._signals.pressure.share_of_others)
         if loading:
             computed = [own + load for own, load in zip(computed, loading, strict=True)]
         decoding = share * weights.answer
@@ -169,6 +171,9 @@ class PrefixCosts:
             + crowd * computed[position]
             for position, one in enumerate(totals)
         ]
+        if crowd < self._crowd:  # loading is known from the engines, so it keeps the full factor
+            for position, load in enumerate(loading):
+                costs[position] += (self._crowd - crowd) * load
         for position, turns in enumerate(gpus.turns):
             costs[position] += turns
         for position, missed in self._evicting.items():

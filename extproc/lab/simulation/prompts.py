@@ -12,6 +12,7 @@ from typing import NamedTuple
 import xxhash
 
 from extproc.core.request.blocks import BLOCK_BYTES, MAX_BLOCKS, Prompt
+from extproc.core.request.previous_turn import previous_turn
 from extproc.lab.simulation.block_ids import BlockIds
 from extproc.lab.workloads.text import CHARACTERS_PER_TOKEN
 from extproc.lab.workloads.workload import Segment, Turn
@@ -51,7 +52,13 @@ class Prompts:
         most = min(seen // BLOCK_BYTES, MAX_BLOCKS)
         ids = self._ids.of_prompt(turn)[:most]
         system = sum(one.tokens for one in takewhile(_is_system, turn.prompt)) // _BLOCK_TOKENS
-        return Prompt([self._hash(one) for one in ids], size, min(system, len(ids)))
+        previous = _previous_tokens(turn) // _BLOCK_TOKENS
+        return Prompt(
+            [self._hash(one) for one in ids],
+            size,
+            min(system, len(ids)),
+            previous_blocks=min(previous, len(ids)),
+        )
 
     def _hash(self, block: int) -> int:
         found = self._hashes.get(block)
@@ -59,6 +66,13 @@ class Prompts:
             digest = xxhash.xxh64_intdigest(block.to_bytes(16, "little"))
             found = self._hashes[block] = digest
         return found
+
+
+def _previous_tokens(turn: Turn) -> int:
+    """Return the tokens of the prompt of the previous turn."""
+    system = sum(1 for _ in takewhile(_is_system, turn.prompt))
+    number = previous_turn([{"role": one.role} for one in turn.prompt[system:]])
+    return sum(one.tokens for one in turn.prompt[: system + number]) if number else 0
 
 
 def _is_system(segment: Segment) -> bool:

@@ -110,6 +110,12 @@ class TestShareOfOthers:
             record(pressure, QUIET._replace(running=2, ours=0), B)
         assert pressure.share_of_others == pytest.approx(0.6, abs=0.01)
 
+    @pytest.mark.parametrize(("ours", "share"), [(96, 0), (94, 0.06)])
+    def test_ignores_few_requests(self, pressure: Pressure, ours: int, share: float) -> None:
+        for _ in range(500):
+            record(pressure, QUIET._replace(running=100, ours=ours))
+        assert pressure.share_of_others == pytest.approx(share)
+
     def test_follows_recent_samples(self, pressure: Pressure) -> None:
         for ours in (0, 4):
             for _ in range(500):

@@ -346,6 +346,24 @@ class TestRequestsOfOthers:
         signals.record_scrape(A, _begun(0, 4, first_tokens=101, finished=100), inflight=1)
         assert signals.totals.of(A).backlog == STEP_TOKENS + 500 + 2 * 500
 
+    @pytest.mark.parametrize(("inflight", "each"), [(0, 40), (4, 500)])
+    def test_count_with_the_tokens_that_engines_compute_unless_few_are_others(
+        self, signals: Signals, ledger: Ledger, inflight: int, each: int
+    ) -> None:
+        signals.backlog.add(A, 500).finish()
+        hold(ledger, inflight)
+        first, second = (
+            _begun(0, 4, first_tokens=prompts, finished=100)._replace(
+                prompt_tokens=tokens, cached_tokens=tokens - 40 * prompts
+            )
+            for prompts, tokens in ((100, 50_000), (101, 50_500))
+        )
+        signals.record_scrape(B, first, inflight)
+        signals.record_scrape(B, second, inflight)
+        assert signals.pressure.share_of_others == (0 if inflight else 1)
+        signals.record_scrape(A, _begun(3, 0, first_tokens=0, finished=0), inflight=0)
+        assert signals.totals.of(A).other_backlog == 3 * each
+
     def test_are_waiting_requests_without_counters(self, signals: Signals, ledger: Ledger) -> None:
         hold(ledger, 1)
         signals.backlog.add(A, 500)

@@ -8,7 +8,7 @@ import pytest
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.report import Load, Report
-from extproc.core.strategies import Reason
+from extproc.core.strategies import Query, Reason
 from tests.core.strategies.prefix_cache_replicas import (
     Replicas,
     key,
@@ -57,6 +57,29 @@ class TestOtherSidecars:
         replicas.signals.prefixes.sent(last.address, prompt("prompt").blocks)
         candidate = replicas.first(query("prompt"))
         assert (candidate.endpoint, candidate.reason) == (last, Reason.CACHED)
+
+    HISTORY = prompt("session")
+    FIRST_TURN = Query(key=key("session"), prompt=prompt("next", 1000, after=HISTORY))
+    NEXT_TURN = FIRST_TURN._replace(
+        prompt=prompt("next", 1000, after=HISTORY)._replace(previous_blocks=len(HISTORY.blocks))
+    )
+
+    def test_have_sent_an_unknown_previous_turn_to_its_home_endpoint(self) -> None:
+        replicas = self.replicas(0.25)
+        home, *_ = replicas.ring_from(key("session"))
+        replicas.scrape(home, running=8)  # more load than a quarter of the prompt is worth
+        assert replicas.first(self.FIRST_TURN).endpoint != home
+        assert replicas.first(self.NEXT_TURN).endpoint == home
+
+    @pytest.mark.parametrize("missing", [0, 1])
+    def test_have_not_sent_a_previous_turn_that_is_known(self, missing: int) -> None:
+        replicas = self.replicas(0.25)
+        *_, last = replicas.ring_from(key("session"))
+        known = len(self.HISTORY.blocks) - missing
+        replicas.signals.prefixes.sent(last.address, self.HISTORY.blocks[:known])
+        if not missing:
+            replicas.scrape(last, running=5)
+        assert replicas.first(self.NEXT_TURN).endpoint == last
 
     def test_are_ignored_if_all_requests_are_from_this_sidecar(self) -> None:
         replicas = self.replicas(0.0)

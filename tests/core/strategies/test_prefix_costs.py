@@ -553,6 +553,21 @@ class TestBusyFleet:
         later = WEIGHTS.crowd * prompts * 1_000
         assert more == pytest.approx([2_000 + later, 1_000 + later, 1_000 + later])
 
+    def test_counts_less_the_more_requests_come_from_sidecars_that_share_nothing(self) -> None:
+        replicas = Replicas(2)
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.load(endpoint, 1)
+            replicas.scrape(endpoint, running=4)
+            total = replicas.signals.totals.of(endpoint.address)
+            total.backlog, total.requests = 12_000, 0
+        found = costs(replicas)
+        none, some = (found.of(tokens, {}, NOTHING, 0) for tokens in (0, 1_000))
+        known = 1 / 4  # of four requests
+        more = [cost - before for cost, before in zip(some, none, strict=True)]
+        assert more == pytest.approx([1_000 * (1 + known * WEIGHTS.crowd * 2)] * 2)
+        loading = found.of(0, {}, NOTHING, 0, loading=[0, 1_000])  # engines report adapters
+        assert loading[1] - loading[0] == pytest.approx(1_000 * (1 + WEIGHTS.crowd * 2))
+
     def test_is_busy_no_longer_when_its_prompts_are_computed(self) -> None:
         replicas = Replicas(3)
         home = replicas.serve(query("prompt", 8_000)).endpoint

@@ -94,6 +94,21 @@ def test_the_system_prompt_has_the_blocks_of_its_text(asked: Turn) -> None:
     assert made.system_blocks <= len(made.blocks)
 
 
+@settings(deadline=None)
+@given(turns)
+def test_the_previous_turn_has_the_blocks_of_its_text(asked: Turn) -> None:
+    made, real = Prompts().of(asked), read("chat", asked)
+    assert is_near(made.previous_blocks, real.previous_blocks, len(asked.prompt))
+    assert made.previous_blocks <= len(made.blocks)
+
+
+def test_the_previous_turn_ends_before_the_last_response() -> None:
+    question, answer = Segment("question", 5 * _BLOCK), Segment("old", 2 * _BLOCK, "assistant")
+    for prompt, previous in (((question,), 0), ((question, answer, Segment("next", 9)), 5)):
+        asked = Turn(prompt, Segment("answer", 1, "assistant"))
+        assert Prompts().of(asked).previous_blocks == previous
+
+
 def test_the_first_segment_is_the_system_prompt() -> None:
     rules, question = Segment("rules", 3 * _BLOCK, "system"), Segment("question", 10 * _BLOCK)
     for prompt, system in (((rules, question), 3), ((question, rules), 0), ((rules,), 3)):

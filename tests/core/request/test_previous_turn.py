@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.request.blocks import BLOCK_BYTES, MAX_BLOCKS, prompt_of
+from extproc.core.request.previous_turn import previous_turn
+from extproc.core.request.prompt import prompt_text
+from tests.core.builders import brief
+from tests.core.request.block_prompts import assistant, user
+from tests.core.request.prompt_parts import LIMIT, system
+
+CALL = {"type": "function_call", "name": "add", "arguments": "{}", "call_id": "1"}
+OUTPUT = {"type": "function_call_output", "call_id": "1", "output": "3"}
+REASONING = {"type": "reasoning", "summary": []}
+TOOL_RESULT = {"role": "tool", "tool_call_id": "1", "content": "3"}
+
+
+class TestPreviousTurn:
+    @pytest.mark.parametrize(
+        ("items", "number"),
+        [
+            pytest.param([], 0, id="no items"),
+            pytest.param([system("s"), user("a")], 0, id="a first turn"),
+            pytest.param([user("a"), assistant("b"), user("c")], 1, id="a second turn"),
+            pytest.param(
+                [user("a"), assistant("b"), user("c"), assistant("d"), user("e"), user("f")],
+                3,
+                id="several messages of the client",
+            ),
+            pytest.param(
+                [user("a"), assistant("b"), TOOL_RESULT, TOOL_RESULT], 1, id="results of tools"
+            ),
+            pytest.param(
+                [user("a"), REASONING, CALL, CALL, OUTPUT, OUTPUT], 1, id="calls in Responses"
+            ),
+            pytest.param(
+                [user("a"), CALL, OUTPUT, REASONING, CALL, OUTPUT], 3, id="calls one by one"
+            ),
+            pytest.param(
+                [user("a"), {"type": "mcp_list_tools"}, {"type": "mcp_call"}, user("b")],
+                1,
+                id="calls of the server",
+            ),
+            pytest.param([user("a"), assistant("b")], 0, id="a begun response"),
+            pytest.param(
+                [user("a"), assistant("b"), user("c"), assistant("d")],
+                1,
+                id="a begun response in a second turn",
+            ),
+            pytest.param([assistant("a"), user("b")], 0, id="a response to nothing"),
+            pytest.param(["a", 1, None, {"role": ["assistant"], "type": 1}], 0, id="other types"),
+        ],
+    )
+    def test_ends_before_the_last_response(self, items: list[Any], number: int) -> None:
+        assert previous_turn(items) == number
+
+    def test_of_a_cut_body_ends_before_the_last_visible_response(self) -> None:
+        items = [user("a"), assistant("b"), user("c"), assistant("d")]
+        assert [previous_turn(items[:number], cut=True) for number in range(5)] == [0, 0, 1, 1, 3]
+
+    def test_is_searched_in_the_last_items_only(self) -> None:
+        for later in (10, 1000):
+            items = [user("a"), assistant("b"), *[user("c")] * later]
+            assert previous_turn(items) == (1 if later == 10 else 0)
+
+
+class TestPreviousText:
+    @pytest.mark.parametrize("field", ["messages", "input"])
+    def test_includes_system_prompt_and_tools(self, field: str) -> None:
+        document = {field: [system("s"), user("a"), assistant("b"), user("c")], "tools": ["t"]}
+        found = prompt_text(document, LIMIT)
+        assert found.text[: found.previous_chars] == "\nt\nsystem\ns\nuser\na"
+
+    @pytest.mark.parametrize("prompt", ["once", ["once"], [1, 2]])
+    def test_is_empty_for_completions(self, prompt: Any) -> None:
+        assert prompt_text({"prompt": prompt}, LIMIT).previous_chars == 0
+
+
+class TestPreviousBlocks:
+    @brief
+    @given(st.lists(st.text(), min_size=1, max_size=4), st.text(), st.text())
+    def test_are_those_of_the_turn_before(
+        self, earlier: list[str], answer: str, question: str
+    ) -> None:
+        messages = [system("ü" * 300), *map(user, earlier)]
+        before = prompt_of({"messages": messages}, "llama")
+        after = prompt_of({"messages": [*messages, assistant(answer), user(question)]}, "llama")
+        assert before.previous_blocks == 0
+        assert after.previous_blocks == len(before.blocks)
+        assert after.blocks[: after.previous_blocks] == before.blocks
+
+    def test_are_at_most_those_that_are_compared(self) -> None:
+        long = user("a" * (BLOCK_BYTES * MAX_BLOCKS + 1000))
+        found = prompt_of({"messages": [long, assistant("b"), user("c")]}, "llama")
+        assert found.previous_blocks == len(found.blocks) == MAX_BLOCKS

@@ -353,10 +353,10 @@ class TestRequestsOfOthers:
         signals.backlog.add(A, 500).finish()
         hold(ledger, inflight)
         first, second = (
-            _begun(0, 4, first_tokens=prompts, finished=100)._replace(
-                prompt_tokens=tokens, cached_tokens=tokens - 40 * prompts
+            _begun(0, 4, first_tokens=100, finished=100)._replace(
+                prefills=PrefillTotals(prompts, 1.0, 40.0 * prompts)
             )
-            for prompts, tokens in ((100, 50_000), (101, 50_500))
+            for prompts in (100, 101)
         )
         signals.record_scrape(B, first, inflight)
         signals.record_scrape(B, second, inflight)

@@ -20,6 +20,12 @@ from tests.core.strategies.prefix_cache_replicas import (
 class TestOtherSidecars:
     """Only the engines' metrics show the requests of other sidecars."""
 
+    HISTORY = prompt("session")
+    FIRST_TURN = Query(key=key("session"), prompt=prompt("next", 1000, after=HISTORY))
+    NEXT_TURN = FIRST_TURN._replace(
+        prompt=prompt("next", 1000, after=HISTORY)._replace(previous_blocks=len(HISTORY.blocks))
+    )
+
     def replicas(self, share: float, count: int = 8) -> Replicas:
         """Return engines with a few requests each, some of them from other sidecars."""
         replicas = Replicas(count)
@@ -57,12 +63,6 @@ class TestOtherSidecars:
         replicas.signals.prefixes.sent(last.address, prompt("prompt").blocks)
         candidate = replicas.first(query("prompt"))
         assert (candidate.endpoint, candidate.reason) == (last, Reason.CACHED)
-
-    HISTORY = prompt("session")
-    FIRST_TURN = Query(key=key("session"), prompt=prompt("next", 1000, after=HISTORY))
-    NEXT_TURN = FIRST_TURN._replace(
-        prompt=prompt("next", 1000, after=HISTORY)._replace(previous_blocks=len(HISTORY.blocks))
-    )
 
     def test_have_sent_an_unknown_previous_turn_to_its_home_endpoint(self) -> None:
         replicas = self.replicas(0.25)

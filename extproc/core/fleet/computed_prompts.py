@@ -3,8 +3,8 @@
 A sidecar that shares no state does not know the prompts that others have sent, so it expects less
 in the caches than there is. The counters include the prompts of all sidecars.
 
-They are those of finished requests. The counters of the prefix cache would be earlier, but before
-PR 48860 (July 2026) vLLM counted a waiting request there again in each step.
+Before PR 48860 (July 2026), vLLM counted the tokens of a waiting request again in each step. So the
+mean may be far too high, and what the sidecar expects is an upper limit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _KEPT = 0.998
 
 
 class ComputedPrompts:
-    """The recent finished prompts of all engines."""
+    """The recent prompts of all engines."""
 
     def __init__(self) -> None:
         self._tokens = 0.0
@@ -29,10 +29,12 @@ class ComputedPrompts:
 
     def read(self, before: Report | None, now: Report) -> None:
         """Take two successive readings of one engine."""
-        if before is None or before.prefills is None or now.prefills is None:
+        if before is None or before.computed_tokens is None or before.first_tokens is None:
             return
-        tokens = now.prefills.tokens - before.prefills.tokens
-        prompts = now.prefills.prompts - before.prefills.prompts
+        if now.computed_tokens is None or now.first_tokens is None:
+            return
+        tokens = now.computed_tokens - before.computed_tokens
+        prompts = now.first_tokens - before.first_tokens
         if tokens < 0 or prompts < 0:
             return  # the engine has restarted
         kept = _KEPT**prompts

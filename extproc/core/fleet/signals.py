@@ -202,9 +202,12 @@ class Signals:
         return [one if one is not None and one.at >= oldest else None for one in readings]
 
     def _mean_prompt(self) -> float:
-        """Return the tokens that other sidecars' prompts have to compute on average."""
+        """Return the tokens that other sidecars' prompts have to compute on average.
+
+        These are at most those of the sidecar's own prompts, as it expected them.
+        """
         mean = self._computed_prompts.mean if self.pressure.share_of_others else None
-        return self.backlog.mean if mean is None else mean
+        return self.backlog.mean if mean is None else min(mean, self.backlog.mean)
 
     def _forget(self, address: str) -> None:
         """Forget the endpoint's readings and everything that was derived from them."""

@@ -1,17 +1,18 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.fleet.computed_prompts import ComputedPrompts
-from extproc.core.fleet.report import Load, PrefillTotals, Report
+from extproc.core.fleet.report import Load, Report
 from tests.core.builders import brief
 
 EMPTY = Report(Load(0, 0), 0)
 
 
-def report(prompts: float, tokens: float) -> Report:
-    return EMPTY._replace(prefills=PrefillTotals(prompts, 0.0, tokens))
+def report(prompts: float, tokens: float, cached: float = 0) -> Report:
+    return EMPTY._replace(first_tokens=prompts, prompt_tokens=tokens + cached, cached_tokens=cached)
 
 
 class TestMean:
@@ -26,20 +27,16 @@ class TestMean:
             computed.read(before, now)
             assert computed.mean is None
 
-    def test_counts_the_tokens_that_were_computed(self) -> None:
+    def test_counts_the_tokens_that_were_not_cached(self) -> None:
         computed = ComputedPrompts()
-        computed.read(report(5, 1000), report(7, 1200))
+        computed.read(report(5, 1000, cached=500), report(7, 1200, cached=9000))
         assert computed.mean == 100
 
-    def test_ignores_queries_of_the_prefix_cache(self) -> None:
-        # Old vLLM counts a waiting request there again in each step.
+    def test_includes_a_prompt_that_took_several_readings(self) -> None:
         computed = ComputedPrompts()
-        before, now = (
-            one._replace(prompt_tokens=queries, cached_tokens=0.0, first_tokens=1.0)
-            for one, queries in ((report(5, 1000), 1_000.0), (report(7, 1200), 900_000.0))
-        )
-        computed.read(before, now)
-        assert computed.mean == 100
+        for step in range(4):
+            computed.read(report(0, 1000 * step), report(step == 3, 1000 * (step + 1)))
+        assert computed.mean == pytest.approx(4000, rel=0.01)
 
     def test_ignores_a_restart(self) -> None:
         computed = ComputedPrompts()

@@ -346,20 +346,23 @@ class TestRequestsOfOthers:
         signals.record_scrape(A, _begun(0, 4, first_tokens=101, finished=100), inflight=1)
         assert signals.totals.of(A).backlog == STEP_TOKENS + 500 + 2 * 500
 
-    @pytest.mark.parametrize(("inflight", "each"), [(0, 40), (4, 500)])
-    def test_count_with_the_tokens_that_engines_compute_unless_few_are_others(
-        self, signals: Signals, ledger: Ledger, inflight: int, each: int
+    @pytest.mark.parametrize(
+        ("inflight", "computed", "each"),
+        [
+            pytest.param(0, 40, 40, id="of all engines"),
+            pytest.param(4, 40, 500, id="few are others'"),
+            pytest.param(0, 90_000, 500, id="old vLLM counts waiting prompts again"),
+        ],
+    )
+    def test_count_with_the_tokens_that_engines_compute_up_to_the_expected_ones(
+        self, signals: Signals, ledger: Ledger, inflight: int, computed: int, each: int
     ) -> None:
         signals.backlog.add(A, 500).finish()
         hold(ledger, inflight)
-        first, second = (
-            _begun(0, 4, first_tokens=100, finished=100)._replace(
-                prefills=PrefillTotals(prompts, 1.0, 40.0 * prompts)
-            )
-            for prompts in (100, 101)
-        )
-        signals.record_scrape(B, first, inflight)
-        signals.record_scrape(B, second, inflight)
+        for prompts in (100, 101):
+            scrape = _begun(0, 4, first_tokens=prompts, finished=100)
+            counters = scrape._replace(prompt_tokens=computed * prompts, cached_tokens=0)
+            signals.record_scrape(B, counters, inflight)
         assert signals.pressure.share_of_others == (0 if inflight else 1)
         signals.record_scrape(A, _begun(3, 0, first_tokens=0, finished=0), inflight=0)
         assert signals.totals.of(A).other_backlog == 3 * each

@@ -64,11 +64,12 @@ class Weights(NamedTuple):
 
     home: float = 1.0
     """Factor of the share of others' requests. The product is the share of a prompt that is assumed
-    to be cached on its home endpoint, except for a previous turn that another sidecar has sent."""
+    to be cached on its home endpoint, except for a previous turn that another sidecar has sent. It
+    is less if few prompts had been sent before."""
 
-    nearly: float = 1.25
-    """Factor of the least cost up to which other endpoints count as equal, if all requests are
-    others'."""
+    nearly: float = 1.7
+    """Factor up to which other endpoints count as equal, if all requests are others'. It applies to
+    the part of the least cost that is due to prompts."""
 
 
 WEIGHTS = Weights()

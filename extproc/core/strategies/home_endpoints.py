@@ -8,6 +8,9 @@ A popular system prompt has more requests than these few endpoints can serve. Th
 of `prefixHash`: the first user message, or a session's header. So the turns of a session meet, and
 the sessions of an agent spread over as many endpoints as they need. These are the first on the ring
 after the system prompt, with the bound of consistent hashing with bounded loads (arXiv 1608.01350).
+
+Prompts that share nothing with others are nowhere. So home endpoints count less if a sidecar knows
+of few recent prompts that a part of them had been sent before.
 """
 
 from __future__ import annotations
@@ -35,6 +38,13 @@ _LARGE = 0.5
 
 _WINDOW = 256
 """Requests over which shares are measured; up to two windows count."""
+
+_MOSTLY = 0.5
+"""Share of the recent prompts' blocks from which home endpoints count fully. Only blocks count that
+are known to have been sent before. Another sidecar may have sent the rest."""
+
+_RECENT = 0.02
+"""Weight of the latest prompt in that share: about fifty count."""
 
 
 class Homes(NamedTuple):
@@ -71,9 +81,21 @@ class HomeEndpoints:
         self._present = Counter[int | None]()
         self._seen = 0
         self._seen_before = 0
+        self._known = 1.0
 
-    def sent(self, prompt: Prompt) -> None:
-        """Record that a request with this prompt was sent."""
+    @property
+    def relevance(self) -> float:
+        """How much home endpoints count: 1, and less if few of the prompts had been sent before."""
+        return min(1.0, self._known / _MOSTLY)
+
+    def sent(self, prompt: Prompt, known_blocks: int) -> None:
+        """Record that a request was sent.
+
+        `known_blocks` of its prompt are known to have been sent before, by any sidecar.
+        """
+        if prompt.blocks:
+            share = min(1.0, known_blocks / len(prompt.blocks))
+            self._known += _RECENT * (share - self._known)
         if self._seen == _WINDOW:
             self._before, self._present = self._present, Counter()
             self._seen_before, self._seen = self._seen, 0

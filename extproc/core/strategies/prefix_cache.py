@@ -51,8 +51,9 @@ its home endpoints, so other sidecars have probably sent similar prompts there
 (`extproc.core.strategies.home_endpoints`). The more requests come from other sidecars, the more
 likely this is. A prompt that contains a response had a previous turn
 (`extproc.core.request.previous_turn`). If this sidecar has not sent it, another one has. Nearly
-means up to 25 % more, and 5 % if there are no other sidecars. This is consistent hashing with
-bounded loads, with its own constant: sidecars with similar information choose the same endpoint.
+means 5 % more. With other sidecars it means up to 70 % more for prompts, without the steps. This is
+consistent hashing with bounded loads, with its own constant: sidecars with similar information
+choose the same endpoint. If few prompts had been sent before, homes count less, and so does nearly.
 
 Sidecars that share their state know each other's prompts and requests, but some milliseconds late.
 For them, nearly also covers endpoints that have as much of the prompt, and would be the best if the
@@ -92,9 +93,9 @@ _MOST_WARM = 16
 _FEW = 0.1
 """Share of the endpoints up to which it is faster to look for them alone on the ring."""
 
-_EQUAL_ALONE = 0.2
-"""Share of requests from other sidecars that `nearly` assumes at least, so that sidecars with
-little traffic agree."""
+_LEAST_EQUALIZED = 1 / 14
+"""Least share of the whole cost to which `nearly` applies. So sidecars with little traffic agree: 5
+% more is nearly the lowest cost."""
 
 
 class PrefixCache(Strategy):
@@ -123,6 +124,7 @@ class PrefixCache(Strategy):
         self._addresses: list[str] = []
         self._costs = PrefixCosts(signals, weights)
         self._prefix: int | None = None
+        self._known_blocks = 0
         self._positions: dict[str, int] = {}
         self._stale: Collection[str] = ()
         self._trusted: dict[str, int] = {}
@@ -155,12 +157,13 @@ class PrefixCache(Strategy):
         )
         cached = {position: per_block * depth for position, depth in depths.items()}
         if others:
-            sent = others * compared
+            sent = others * compared * self._homes.relevance
             if deepest < prompt.previous_blocks:  # another sidecar has sent that turn
                 sent = max(sent, _PREVIOUS * per_block * prompt.previous_blocks)
             self._add_homes(cached, sent, homes.walk(snapshot, query.adapter))
         is_one = deepest and not prompt.other_chains
         self._prefix = prompt.blocks[deepest - 1] if is_one else None
+        self._known_blocks = max(deepest, prompt.previous_blocks)
         copied, in_use, continued = NOTHING, 0.0, list[int]()
         if self._prefix is not None:
             shared = per_block * deepest
@@ -197,7 +200,7 @@ class PrefixCache(Strategy):
         prompt, prediction = query.prompt, chosen.prediction
         if prompt is None or prediction is None:
             return SentRequest(query.adapter)
-        self._homes.sent(prompt)
+        self._homes.sent(prompt, self._known_blocks)
         return SentRequest(
             query.adapter,
             (prompt.blocks, *prompt.other_chains),
@@ -296,10 +299,8 @@ class PrefixCache(Strategy):
     ) -> Iterator[int]:
         """Yield positions, the best first. Sets the costs of those positions to infinity."""
         lowest, next_lowest = _two_lowest(costs)
-        others = max(self._signals.pressure.share_of_others, _EQUAL_ALONE)
         position = costs.index(lowest)
-        own = lowest - self._costs.later_turns(position)
-        limit = lowest + (self._weights.nearly - 1) * others * own
+        limit = lowest + (self._weights.nearly - 1) * self._equalized(position, lowest)
         likely = self._costs.with_unseen(position, lowest)
         if next_lowest > max(limit, likely):
             costs[position] = inf
@@ -320,6 +321,19 @@ class PrefixCache(Strategy):
             costs[position] = inf
             yield position
             next_lowest = min(costs)
+
+    def _equalized(self, position: int, lowest: float) -> float:
+        """Return the part of the lowest cost to which `nearly` applies.
+
+        With other sidecars it is wider, but applies only to prompts. The same share of the running
+        responses could be more than fits into a batch.
+        """
+        part = _LEAST_EQUALIZED * (lowest - self._costs.later_turns(position))
+        others = self._signals.pressure.share_of_others
+        if not others:
+            return part
+        relevant = others * self._homes.relevance
+        return max(part, relevant * self._costs.of_prompts(position))
 
     def _on_ring(
         self, positions: Collection[int], query: Query, snapshot: Snapshot, home: int

@@ -150,8 +150,7 @@ class PrefixCosts:
             requests[position] = one.requests + expected * (one.paused - 1)
         share = weights.batch + weights.balance / (_usual(requests) + 1)
         computed = self._computed(tokens, saved, copied)
-        # The more requests come from unknown sidecars, the less is known about the caches.
-        crowd = self._crowd * (1 - self._signals.pressure.share_of_others)
+        crowd = self._known_crowd()
         if loading:
             computed = [own + load for own, load in zip(computed, loading, strict=True)]
         decoding = share * weights.answer
@@ -188,6 +187,16 @@ class PrefixCosts:
         """Return the part of the last costs that is due to later turns of the session."""
         turns = self._present.turns
         return turns[position] if turns else 0.0
+
+    def of_prompts(self, position: int) -> float:
+        """Return the part of the last costs that is due to prompts.
+
+        It is the wait until the request's own prompt is computed, and the wait of those that will
+        come behind it.
+        """
+        computed = self._last[0][position]
+        wait = self._totals[position].backlog + computed
+        return self._present.prompts[position] * wait + self._known_crowd() * computed
 
     def with_unseen(self, position: int, cost: float) -> float:
         """Return the cost on an endpoint if it has requests that are not known yet.
@@ -316,6 +325,13 @@ class PrefixCosts:
         if median < shorter:
             return 0.0
         return self._weights.crowd * (longer[median - shorter] / usual - 1)
+
+    def _known_crowd(self) -> float:
+        """Return the factor of crowding: less, the more requests come from unknown sidecars.
+
+        Then less is known about the caches.
+        """
+        return self._crowd * (1 - self._signals.pressure.share_of_others)
 
     def _missed(self) -> Iterator[tuple[int, float]]:
         """Yield the positions of full caches, and the tokens missed later for each evicted one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -36,7 +37,7 @@ def having_sent(popular: int, rare: int = 0, *, by_header: bool = False) -> Home
     homes = HomeEndpoints(Random(0), by_header=by_header)
     for after, count in ((POPULAR, popular), (RARE, rare)):
         for number in range(count):
-            homes.sent(prompt(f"sent {number}", 200, after=after))
+            homes.sent(prompt(f"sent {number}", 200, after=after), 0)
     return homes
 
 
@@ -111,13 +112,13 @@ class TestPopularity:
         asked = query("session", after=POPULAR)
         assert homes_of(homes, asked).key == key("session")
         for number in range(600):
-            homes.sent(prompt(f"later {number}", 200, after=RARE))
+            homes.sent(prompt(f"later {number}", 200, after=RARE), 0)
         assert homes_of(homes, asked).key == system(POPULAR)
 
     def test_takes_bounded_memory(self) -> None:
         homes = HomeEndpoints(Random(0), by_header=False)
         for number in range(5000):
-            homes.sent(rules(f"rules {number}", 640))
+            homes.sent(rules(f"rules {number}", 640), 0)
         assert len(homes._before) + len(homes._present) <= 512
 
 
@@ -140,3 +141,41 @@ def test_turns_of_an_agents_session_meet_behind_sidecars_that_share_nothing() ->
             talks[name] = prompt(f"{name}, turn {turn}", 800, after=so_far)
     assert sum(len(set(places)) == 1 for places in went.values()) > 20
     assert len({places[-1] for places in went.values()}) > PLACES
+
+
+class TestRelevance:
+    LONG = prompt("long", 6400)
+    BLOCKS = len(LONG.blocks)
+
+    def after(self, known: Sequence[int]) -> float:
+        """Return the relevance after prompts of which so many blocks had been sent before."""
+        homes = HomeEndpoints(Random(0), by_header=False)
+        for blocks in known:
+            homes.sent(self.LONG, blocks)
+        return homes.relevance
+
+    def test_is_full_until_prompts_show_otherwise(self) -> None:
+        assert self.after([]) == self.after([0]) == 1
+
+    def test_vanishes_if_no_prompt_had_been_sent_before(self) -> None:
+        assert self.after([0] * 100) < 0.3
+        assert self.after([0] * 400) < 0.001
+
+    def test_is_full_if_half_of_the_prompts_had_been_sent_before(self) -> None:
+        assert self.after([0, self.BLOCKS] * 200) == 1
+        assert self.after([self.BLOCKS // 2] * 400) == pytest.approx(1)
+
+    def test_is_less_with_less(self) -> None:
+        assert self.after([self.BLOCKS // 4] * 400) == pytest.approx(0.5, rel=0.01)
+
+    def test_returns_as_soon_as_it_vanished(self) -> None:
+        assert self.after([0] * 400 + [self.BLOCKS] * 50) == 1
+
+    def test_counts_a_prompt_once_although_others_had_more_of_it(self) -> None:
+        assert self.after([2 * self.BLOCKS] * 10 + [0] * 100) == self.after([0] * 100)
+
+    def test_does_not_depend_on_prompts_shorter_than_a_block(self) -> None:
+        homes = HomeEndpoints(Random(0), by_header=False)
+        for _ in range(400):
+            homes.sent(Prompt((), 100), 0)
+        assert homes.relevance == 1

@@ -67,7 +67,7 @@ class TestOtherSidecars:
     def test_have_sent_an_unknown_previous_turn_to_its_home_endpoint(self) -> None:
         replicas = self.replicas(0.25)
         home, *_ = replicas.ring_from(key("session"))
-        replicas.scrape(home, running=8)  # more load than a quarter of the prompt is worth
+        replicas.scrape(home, running=12)  # more load than a quarter of the prompt is worth
         assert replicas.first(self.FIRST_TURN).endpoint != home
         assert replicas.first(self.NEXT_TURN).endpoint == home
 
@@ -80,6 +80,51 @@ class TestOtherSidecars:
         if not missing:
             replicas.scrape(last, running=5)
         assert replicas.first(self.NEXT_TURN).endpoint == last
+
+    def test_are_not_expected_to_have_sent_new_prompts_if_all_prompts_are_new(self) -> None:
+        replicas = self.replicas(0.75)
+        home, *_ = replicas.ring_from(key("prompt"))
+        replicas.scrape(home, running=7)
+        self.send_new_prompts(replicas)
+        assert replicas.first(query("prompt")).endpoint != home
+
+    def test_are_expected_to_have_sent_them_if_previous_turns_show_repetition(self) -> None:
+        replicas = self.replicas(0.75)
+        home, *_ = replicas.ring_from(key("prompt"))
+        replicas.scrape(home, running=7)
+        self.send_new_prompts(replicas, previous_blocks=3)
+        assert replicas.first(query("prompt")).endpoint == home
+
+    def send_new_prompts(self, replicas: Replicas, previous_blocks: int = 0) -> None:
+        for number in range(300):
+            new = prompt(f"new {number}", 320)._replace(previous_blocks=previous_blocks)
+            replicas.serve(Query(key=key(f"new {number}"), prompt=new))
+
+    @pytest.mark.parametrize(("share", "are_equal"), [(0.75, True), (0.25, False), (0.0, False)])
+    def test_make_endpoints_equal_where_prompts_wait_a_little_longer(
+        self, share: float, are_equal: bool
+    ) -> None:
+        replicas = self.replicas(share)
+        home, *others = replicas.ring_from(key("short"))
+        replicas.load(home, 1, 7000)
+        for endpoint in others:
+            replicas.load(endpoint, 1, 5000)
+        assert (replicas.first(query("short", 64)).endpoint == home) is are_equal
+
+    def test_do_not_if_all_prompts_are_new(self) -> None:
+        replicas = self.replicas(0.75)
+        self.send_new_prompts(replicas)
+        home, *others = replicas.ring_from(key("short"))
+        replicas.load(home, 1, 7000)
+        for endpoint in others:
+            replicas.load(endpoint, 1, 5000)
+        assert replicas.first(query("short", 64)).endpoint != home
+
+    def test_do_not_make_endpoints_equal_that_have_more_responses(self) -> None:
+        replicas = self.replicas(0.75)
+        home, *_ = replicas.ring_from(key("short"))
+        replicas.scrape(home, running=5)
+        assert replicas.first(query("short", 64)).endpoint != home
 
     def test_are_ignored_if_all_requests_are_from_this_sidecar(self) -> None:
         replicas = self.replicas(0.0)

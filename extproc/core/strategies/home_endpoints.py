@@ -85,7 +85,7 @@ class HomeEndpoints:
 
     @property
     def relevance(self) -> float:
-        """How much home endpoints count: 1, and less if few of the prompts had been sent before."""
+        """Weight of home endpoints: 1, and less if few of the prompts had been sent before."""
         return min(1.0, self._known / _MOSTLY)
 
     def sent(self, prompt: Prompt, known_blocks: int) -> None:

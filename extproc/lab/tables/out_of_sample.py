@@ -19,7 +19,7 @@ from extproc.lab import published_rules
 from extproc.lab.simulation.workers import workers
 from extproc.lab.tables.contenders import CONTENDERS, ORACLES, OURS, UNSYNCHRONIZED, YARDSTICK
 from extproc.lab.tables.markdown import number, table, yes
-from extproc.lab.tables.random_trials import random_trial, run
+from extproc.lab.tables.random_trials import ONE, Sidecars, random_trial, run
 from extproc.lab.tables.trials import Figures, rounded
 
 PAGE = "out-of-sample.md"
@@ -29,7 +29,15 @@ RULES = (*(name for name in CONTENDERS if name.startswith(YARDSTICK)), *publishe
 """Contenders of which the best counts."""
 
 ALL = (*RULES, OURS, *ORACLES, *UNSYNCHRONIZED)
-"""Contenders of each trial."""
+"""Contenders of each trial with one sidecar."""
+
+ALONE = "4 sidecars"
+SHARING = "4 sidecars that share their state"
+SEVERAL = {ALONE: Sidecars(4), SHARING: Sidecars(4, share=0.01)}
+"""Several sidecars by their names in the file."""
+
+BEHIND_SEVERAL = (*((name, ALONE) for name in (*RULES, OURS)), (OURS, SHARING))
+"""Contenders of each trial with several sidecars. Only this product shares a state."""
 
 COMPARED = {"mean_ttft_ms": "mean TTFT", "p99_ttft_ms": "p99 TTFT", "output_throughput": "tokens/s"}
 
@@ -44,11 +52,13 @@ class Task(NamedTuple):
 
     number: int
     contender: str
+    sidecars: str = ""
+    """Name of several sidecars; empty for one."""
 
     @property
     def key(self) -> str:
         """Its name in the file."""
-        return f"{self.number} | {self.contender}"
+        return " | ".join(filter(None, (str(self.number), self.contender, self.sidecars)))
 
 
 class Draws:
@@ -63,9 +73,9 @@ class Draws:
         """Read a file; without a file, return none."""
         found = cls()
         for key, value in (json.loads(path.read_text()) if path.exists() else {}).items():
-            drawn, _, contender = key.partition(" | ")
-            if contender:
-                found.figures[Task(int(drawn), contender)] = value
+            drawn, *names = key.split(" | ")
+            if names:
+                found.figures[Task(int(drawn), *names)] = value
             else:
                 found.descriptions[int(drawn)] = value
         return found
@@ -86,15 +96,30 @@ class Draws:
             if all(Task(drawn, name) in self.figures for name in ALL)
         ]
 
-    def best(self, drawn: int, metric: str) -> str:
+    @property
+    def complete_behind_several(self) -> list[int]:
+        """The numbers of the trials in which all contenders behind several sidecars have some."""
+        numbers = sorted({task.number for task in self.figures if task.sidecars})
+        return [
+            drawn
+            for drawn in numbers
+            if all(Task(drawn, *names) in self.figures for names in BEHIND_SEVERAL)
+        ]
+
+    def best(self, drawn: int, metric: str, sidecars: str = "") -> str:
         """Return the rule with the least time or the highest throughput."""
         sign = 1 if metric.endswith("_ms") else -1
-        return min(RULES, key=lambda name: sign * self.figures[Task(drawn, name)][metric])
+        return min(RULES, key=lambda name: sign * self.figures[Task(drawn, name, sidecars)][metric])
 
     def ratio(self, drawn: int, metric: str, name: str = OURS) -> float:
         """Return our figure, or another contender's, over that of the best rule."""
         theirs = self.figures[Task(drawn, self.best(drawn, metric))][metric]
         return self.figures[Task(drawn, name)][metric] / theirs
+
+    def ratio_behind_several(self, drawn: int, metric: str, sidecars: str) -> float:
+        """Return our figure behind these sidecars over that of the best rule, which is alone."""
+        theirs = self.figures[Task(drawn, self.best(drawn, metric, ALONE), ALONE)][metric]
+        return self.figures[Task(drawn, OURS, sidecars)][metric] / theirs
 
     def oracle(self, drawn: int, metric: str, rules: Iterable[str] = ORACLES) -> float:
         """Return the oracle's figure over that of the best rule.
@@ -111,12 +136,14 @@ def update(
 ) -> str:
     """Simulate the first trials, write the page and return its summary.
 
-    `only` and `missing` leave out tasks, which keep their figures: those without one of these
-    strings in their key, and those with figures.
+    As many further trials are simulated behind several sidecars. `only` and `missing` leave out
+    tasks, which keep their figures: those without one of these strings in their key, and those with
+    figures.
     """
     found = Draws.read(docs / FIGURES)
     found.descriptions = {n: random_trial(n).description for n in range(draws)}
     tasks = [Task(n, name) for n in range(draws) for name in ALL]
+    tasks += [Task(n, *names) for n in range(draws, 2 * draws) for names in BEHIND_SEVERAL]
     found.figures = {task: found.figures[task] for task in tasks if task in found.figures}
     wanted = [
         task
@@ -135,6 +162,7 @@ def text(found: Draws) -> str:
     return Template(_TEXT.read_text()).substitute(
         draws=len(found.complete),
         summary=summary(found),
+        several=_several(found),
         rows=_rows(found),
     )
 
@@ -159,6 +187,21 @@ def summary(found: Draws) -> str:
     rows.append(["its mean TTFT without the ends of steps", *map(_ratio, spread.values()), ""])
     most = [f"{one} (target {limit})" for one, limit in MOST.items()]
     return table(["ours over the best rule's", *most, "met"], rows)
+
+
+def _several(found: Draws) -> str:
+    """Show the distribution of the ratios behind several sidecars."""
+    if not found.complete_behind_several:
+        return "*Not simulated yet.*"
+    rows = []
+    for sidecars, label in ((ALONE, "nothing is shared"), (SHARING, "PrefixCache shares")):
+        for metric, name in COMPARED.items():
+            ratios = [
+                found.ratio_behind_several(drawn, metric, sidecars)
+                for drawn in found.complete_behind_several
+            ]
+            rows.append([f"{name}, {label}", *map(_ratio, _spread(ratios, metric).values())])
+    return table(["ours over the best rule's", *MOST], rows)
 
 
 def _spread(ratios: Sequence[float], metric: str) -> dict[str, float]:
@@ -198,4 +241,5 @@ def _simulate(tasks: Collection[Task], found: Draws, path: Path) -> None:
 
 
 def _outcome(task: Task) -> Figures:
-    return rounded(run(task.number, (CONTENDERS | ORACLES | UNSYNCHRONIZED)[task.contender]))
+    contender = (CONTENDERS | ORACLES | UNSYNCHRONIZED)[task.contender]
+    return rounded(run(task.number, contender, SEVERAL.get(task.sidecars, ONE)))

@@ -63,6 +63,17 @@ class RandomTrial(NamedTuple):
         return f"{self.number}: {self.kind} at {self.load:.0%} on {fleet}"
 
 
+class Sidecars(NamedTuple):
+    """The sidecars before a fleet. Each request goes to a random one."""
+
+    number: int
+    share: float | None = None
+    """Seconds after which they know each other's requests; None if they share nothing."""
+
+
+ONE = Sidecars(1)
+
+
 def random_trial(number: int) -> RandomTrial:
     """Draw a trial. The number determines everything."""
     rng = Random(f"further trial/{number}")
@@ -88,7 +99,7 @@ def random_trial(number: int) -> RandomTrial:
     )
 
 
-def scenario(trial: RandomTrial, contender: Contender) -> Scenario:
+def scenario(trial: RandomTrial, contender: Contender, sidecars: Sidecars = ONE) -> Scenario:
     """Return the scenario of a trial for a contender."""
     usual = Scenario.of(
         trial.workload,
@@ -97,12 +108,18 @@ def scenario(trial: RandomTrial, contender: Contender) -> Scenario:
         seed=trial.number,
         published_rule=contender.published_rule,
     )
-    return replace(usual, others=trial.others, events=trial.events)
+    return replace(
+        usual,
+        others=trial.others,
+        events=trial.events,
+        sidecars=sidecars.number,
+        share=sidecars.share,
+    )
 
 
-def run(number: int, contender: Contender) -> Summary:
+def run(number: int, contender: Contender, sidecars: Sidecars = ONE) -> Summary:
     """Draw a trial, simulate it for a contender and return the figures."""
-    return summarize(simulate(scenario(random_trial(number), contender)))
+    return summarize(simulate(scenario(random_trial(number), contender, sidecars)))
 
 
 def _fleet(rng: Random, kind: str, shape: Shape) -> list[Profile]:

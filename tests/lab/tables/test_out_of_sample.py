@@ -13,9 +13,12 @@ from extproc.lab.tables import out_of_sample
 from extproc.lab.tables.contenders import OURS
 from extproc.lab.tables.out_of_sample import (
     ALL,
+    ALONE,
+    BEHIND_SEVERAL,
     FIGURES,
     PAGE,
     RULES,
+    SHARING,
     Draws,
     Task,
     summary,
@@ -96,6 +99,42 @@ class TestOracle:
         assert row == f"| 0: chats | {RULES[0]} | 100 | 90.0 | 0.900 | 1.000 | 1.000 | 0.450 |"
 
 
+class TestSeveralSidecars:
+    def draws(self, alone: float, sharing: float, metric: str = "mean_ttft_ms") -> Draws:
+        """Return a trial in which all rules have 100, with these figures of ours."""
+        found = draws(90.0)
+        for names in BEHIND_SEVERAL:
+            found.figures[Task(1, *names)] = USUAL
+        found.figures[Task(1, OURS, ALONE)] = {**USUAL, metric: alone}
+        found.figures[Task(1, OURS, SHARING)] = {**USUAL, metric: sharing}
+        return found
+
+    def test_share_nothing_or_share_against_rules_that_share_nothing(self) -> None:
+        page = text(self.draws(80.0, 70.0))
+        assert "| mean TTFT, nothing is shared | 0.800 | 0.800 | 0.800 |" in page
+        assert "| mean TTFT, PrefixCache shares | 0.700 | 0.700 | 0.700 |" in page
+
+    def test_are_compared_with_the_best_rule(self) -> None:
+        found = self.draws(80.0, 70.0)
+        found.figures[Task(1, "Sticky", ALONE)] = {**USUAL, "mean_ttft_ms": 50.0}
+        assert "| mean TTFT, nothing is shared | 1.600 |" in text(found)
+
+    def test_do_not_change_the_trials_with_one(self) -> None:
+        assert summary(self.draws(80.0, 70.0)) == summary(draws(90.0))
+        assert self.draws(80.0, 70.0).complete == [0]
+
+    def test_need_all_figures(self) -> None:
+        found = self.draws(80.0, 70.0)
+        del found.figures[Task(1, OURS, SHARING)]
+        assert found.complete_behind_several == []
+        assert "*Not simulated yet.*" in text(found)
+
+    def test_are_the_same_from_the_file(self, tmp_path: Path) -> None:
+        found = self.draws(80.0, 70.0)
+        found.write(tmp_path / FIGURES)
+        assert text(Draws.read(tmp_path / FIGURES)) == text(found)
+
+
 class TestPage:
     def test_has_a_row_for_each_trial(self) -> None:
         found = draws(90.0, 50.0)
@@ -138,7 +177,9 @@ class TestCommand:
         self, tried: list[Task], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert command.main(["--random", "2"]) == 0
-        assert tried == [Task(number, name) for number in range(2) for name in ALL]
+        alone = [Task(number, name) for number in range(2) for name in ALL]
+        several = [Task(number, *names) for number in (2, 3) for names in BEHIND_SEVERAL]
+        assert tried == alone + several
         page = (tmp_path / "docs" / PAGE).read_text()
         assert page.count("| chats on eight engines |") == 2
         assert "| mean TTFT | 1.000 |" in capsys.readouterr().out
@@ -147,10 +188,13 @@ class TestCommand:
         command.main(["--random", "1"])
         tried.clear()
         command.main(["--random", "2", "--missing"])
-        assert {task.number for task in tried} == {1}
+        assert {task.number for task in tried if not task.sidecars} == {1}
+        assert {task.number for task in tried if task.sidecars} == {2, 3}
         tried.clear()
         command.main(["--random", "2", "--only", f"| {OURS}"])
-        assert tried == [Task(0, OURS), Task(1, OURS)]
+        alone = [Task(0, OURS), Task(1, OURS)]
+        several = [Task(n, OURS, sidecars) for n in (2, 3) for sidecars in (ALONE, SHARING)]
+        assert tried == alone + several
 
     @pytest.mark.parametrize("other", [["benchmarks"], ["--trace", "trace.jsonl"]])
     def test_takes_no_pages(

@@ -65,11 +65,11 @@ class Weights(NamedTuple):
     home: float = 1.0
     """Factor of the share of others' requests. The product is the share of a prompt that is assumed
     to be cached on its home endpoint, except for a previous turn that another sidecar has sent. It
-    is less if few prompts had been sent before."""
+    is less if prompts rarely repeat earlier ones."""
 
     nearly: float = 1.7
-    """Factor up to which other endpoints count as equal, if all requests are others'. It applies to
-    the part of the least cost that is due to prompts."""
+    """Factor of the least wait for prompts up to which other endpoints count as equal, if all
+    requests are others'. It is less if prompts rarely repeat earlier ones."""
 
 
 WEIGHTS = Weights()

@@ -9,8 +9,8 @@ of `prefixHash`: the first user message, or a session's header. So the turns of 
 the sessions of an agent spread over as many endpoints as they need. These are the first on the ring
 after the system prompt, with the bound of consistent hashing with bounded loads (arXiv 1608.01350).
 
-Prompts that share nothing with others are nowhere. So home endpoints count less if a sidecar knows
-of few recent prompts that a part of them had been sent before.
+No cache has a prompt that shares nothing with earlier ones. So home endpoints count less if little
+of the recent prompts had been sent before.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ _LARGE = 0.5
 _WINDOW = 256
 """Requests over which shares are measured; up to two windows count."""
 
-_MOSTLY = 0.5
-"""Share of the recent prompts' blocks from which home endpoints count fully. Only blocks count that
-are known to have been sent before. Another sidecar may have sent the rest."""
+_LEAST_KNOWN = 1 / 16
+"""Least share of the requests that this sidecar is assumed to know."""
 
 _RECENT = 0.02
-"""Weight of the latest prompt in that share: about fifty count."""
+"""Weight of the latest prompt in the mean: about fifty count."""
 
 
 class Homes(NamedTuple):
@@ -81,21 +80,25 @@ class HomeEndpoints:
         self._present = Counter[int | None]()
         self._seen = 0
         self._seen_before = 0
-        self._known = 1.0
+        self._repeated = 1.0  # mean share of a prompt that this sidecar knows to be sent before
 
-    @property
-    def relevance(self) -> float:
-        """Weight of home endpoints: 1, and less if few of the prompts had been sent before."""
-        return min(1.0, self._known / _MOSTLY)
+    def repeated_share(self, others: float) -> float:
+        """Return the share of a prompt that was probably sent before, by any sidecar.
 
-    def sent(self, prompt: Prompt, known_blocks: int) -> None:
+        `others` is the share of requests that this sidecar does not know. An earlier prompt was one
+        of these with that probability. At first, all prompts count as sent before.
+        """
+        return min(1.0, self._repeated / max(1 - others, _LEAST_KNOWN))
+
+    def sent(self, prompt: Prompt, repeated_blocks: int) -> None:
         """Record that a request was sent.
 
-        `known_blocks` of its prompt are known to have been sent before, by any sidecar.
+        `repeated_blocks` of its prompts are known to have been sent before. Peers that share their
+        state and the previous turn of a conversation count, too.
         """
-        if prompt.blocks:
-            share = min(1.0, known_blocks / len(prompt.blocks))
-            self._known += _RECENT * (share - self._known)
+        if prompt.block_count:
+            share = min(1.0, repeated_blocks / prompt.block_count)
+            self._repeated += _RECENT * (share - self._repeated)
         if self._seen == _WINDOW:
             self._before, self._present = self._present, Counter()
             self._seen_before, self._seen = self._seen, 0

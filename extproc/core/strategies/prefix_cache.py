@@ -50,10 +50,13 @@ Sidecars that share no state agree through the ring: the first endpoints after a
 its home endpoints, so other sidecars have probably sent similar prompts there
 (`extproc.core.strategies.home_endpoints`). The more requests come from other sidecars, the more
 likely this is. A prompt that contains a response had a previous turn
-(`extproc.core.request.previous_turn`). If this sidecar has not sent it, another one has. Nearly
-means 5 % more. With other sidecars it means up to 70 % more for prompts, without the steps. This is
-consistent hashing with bounded loads, with its own constant: sidecars with similar information
-choose the same endpoint. If few prompts had been sent before, homes count less, and so does nearly.
+(`extproc.core.request.previous_turn`). If this sidecar has not sent it, another one has. If prompts
+rarely repeat earlier ones, less is expected there.
+
+Nearly means up to 5 % more. If other sidecars share no state, a request may also wait longer for
+prompts, by 70 % times the share of their requests, and less if prompts rarely repeat earlier ones.
+This is consistent hashing with bounded loads, with its own constant: sidecars with similar
+information choose the same endpoint.
 
 Sidecars that share their state know each other's prompts and requests, but some milliseconds late.
 For them, nearly also covers endpoints that have as much of the prompt, and would be the best if the
@@ -93,9 +96,9 @@ _MOST_WARM = 16
 _FEW = 0.1
 """Share of the endpoints up to which it is faster to look for them alone on the ring."""
 
-_LEAST_EQUALIZED = 1 / 14
-"""Least share of the whole cost to which `nearly` applies. So sidecars with little traffic agree: 5
-% more is nearly the lowest cost."""
+_NEARLY_ALONE = 0.05
+"""Share of the lowest cost by which other endpoints may always cost more, so that sidecars with
+little traffic agree."""
 
 
 class PrefixCache(Strategy):
@@ -124,7 +127,8 @@ class PrefixCache(Strategy):
         self._addresses: list[str] = []
         self._costs = PrefixCosts(signals, weights)
         self._prefix: int | None = None
-        self._known_blocks = 0
+        self._repeated_blocks = 0
+        self._agreement = 0.0  # probability that another sidecar has sent a prompt like this one
         self._positions: dict[str, int] = {}
         self._stale: Collection[str] = ()
         self._trusted: dict[str, int] = {}
@@ -148,6 +152,7 @@ class PrefixCache(Strategy):
         if has_history:
             compared = min(tokens, per_block * prompt.most_compared_blocks)
         others = self._signals.pressure.share_of_others
+        self._agreement = others and others * self._homes.repeated_share(others)
         homes = self._homes.of(
             query,
             prompt,
@@ -157,13 +162,13 @@ class PrefixCache(Strategy):
         )
         cached = {position: per_block * depth for position, depth in depths.items()}
         if others:
-            sent = others * compared * self._homes.relevance
+            sent = self._agreement * compared
             if deepest < prompt.previous_blocks:  # another sidecar has sent that turn
                 sent = max(sent, _PREVIOUS * per_block * prompt.previous_blocks)
             self._add_homes(cached, sent, homes.walk(snapshot, query.adapter))
         is_one = deepest and not prompt.other_chains
         self._prefix = prompt.blocks[deepest - 1] if is_one else None
-        self._known_blocks = max(deepest, prompt.previous_blocks)
+        self._repeated_blocks = max(deepest, prompt.previous_blocks)
         copied, in_use, continued = NOTHING, 0.0, list[int]()
         if self._prefix is not None:
             shared = per_block * deepest
@@ -200,7 +205,7 @@ class PrefixCache(Strategy):
         prompt, prediction = query.prompt, chosen.prediction
         if prompt is None or prediction is None:
             return SentRequest(query.adapter)
-        self._homes.sent(prompt, self._known_blocks)
+        self._homes.sent(prompt, self._repeated_blocks)
         return SentRequest(
             query.adapter,
             (prompt.blocks, *prompt.other_chains),
@@ -300,7 +305,7 @@ class PrefixCache(Strategy):
         """Yield positions, the best first. Sets the costs of those positions to infinity."""
         lowest, next_lowest = _two_lowest(costs)
         position = costs.index(lowest)
-        limit = lowest + (self._weights.nearly - 1) * self._equalized(position, lowest)
+        limit = lowest + self._tolerance(position, lowest)
         likely = self._costs.with_unseen(position, lowest)
         if next_lowest > max(limit, likely):
             costs[position] = inf
@@ -322,18 +327,16 @@ class PrefixCache(Strategy):
             yield position
             next_lowest = min(costs)
 
-    def _equalized(self, position: int, lowest: float) -> float:
-        """Return the part of the lowest cost to which `nearly` applies.
-
-        With other sidecars it is wider, but applies only to prompts. The same share of the running
-        responses could be more than fits into a batch.
-        """
-        part = _LEAST_EQUALIZED * (lowest - self._costs.later_turns(position))
-        others = self._signals.pressure.share_of_others
-        if not others:
-            return part
-        relevant = others * self._homes.relevance
-        return max(part, relevant * self._costs.of_prompts(position))
+    def _tolerance(self, position: int, lowest: float) -> float:
+        """Return by how much other endpoints may cost more than the best one."""
+        more = self._weights.nearly - 1
+        if not more:
+            return 0.0
+        alone = _NEARLY_ALONE * (lowest - self._costs.later_turns(position))
+        if not self._agreement:
+            return alone
+        # Without the cost of responses: the same share of it could be more than fits into a batch.
+        return max(alone, more * self._agreement * self._costs.prompt_wait(position))
 
     def _on_ring(
         self, positions: Collection[int], query: Query, snapshot: Snapshot, home: int

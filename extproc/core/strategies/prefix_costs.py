@@ -150,7 +150,7 @@ class PrefixCosts:
             requests[position] = one.requests + expected * (one.paused - 1)
         share = weights.batch + weights.balance / (_usual(requests) + 1)
         computed = self._computed(tokens, saved, copied)
-        crowd = self._known_crowd()
+        crowd = self._reduced_crowd()
         if loading:
             computed = [own + load for own, load in zip(computed, loading, strict=True)]
         decoding = share * weights.answer
@@ -188,15 +188,14 @@ class PrefixCosts:
         turns = self._present.turns
         return turns[position] if turns else 0.0
 
-    def of_prompts(self, position: int) -> float:
-        """Return the part of the last costs that is due to prompts.
+    def prompt_wait(self, position: int) -> float:
+        """Return the part of an endpoint's last cost that is due to waiting for prompts.
 
-        It is the wait until the request's own prompt is computed, and the wait of those that will
-        come behind it.
+        These are the backlog and the request's own prompt, also for those that will come behind it.
         """
         computed = self._last[0][position]
         wait = self._totals[position].backlog + computed
-        return self._present.prompts[position] * wait + self._known_crowd() * computed
+        return self._present.prompts[position] * wait + self._reduced_crowd() * computed
 
     def with_unseen(self, position: int, cost: float) -> float:
         """Return the cost on an endpoint if it has requests that are not known yet.
@@ -326,7 +325,7 @@ class PrefixCosts:
             return 0.0
         return self._weights.crowd * (longer[median - shorter] / usual - 1)
 
-    def _known_crowd(self) -> float:
+    def _reduced_crowd(self) -> float:
         """Return the factor of crowding: less, the more requests come from unknown sidecars.
 
         Then less is known about the caches.

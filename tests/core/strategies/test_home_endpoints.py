@@ -143,39 +143,55 @@ def test_turns_of_an_agents_session_meet_behind_sidecars_that_share_nothing() ->
     assert len({places[-1] for places in went.values()}) > PLACES
 
 
-class TestRelevance:
+class TestRepeatedShare:
     LONG = prompt("long", 6400)
     BLOCKS = len(LONG.blocks)
 
-    def after(self, known: Sequence[int]) -> float:
-        """Return the relevance after prompts of which so many blocks had been sent before."""
+    def after(self, repeated: Sequence[int], *, others: float = 0.0) -> float:
+        """Return the share after prompts of which so many blocks had been sent before."""
         homes = HomeEndpoints(Random(0), by_header=False)
-        for blocks in known:
+        for blocks in repeated:
             homes.sent(self.LONG, blocks)
-        return homes.relevance
+        return homes.repeated_share(others)
 
-    def test_is_full_until_prompts_show_otherwise(self) -> None:
-        assert self.after([]) == self.after([0]) == 1
+    def test_is_all_until_prompts_show_otherwise(self) -> None:
+        assert self.after([]) == 1
+        assert 0.9 < self.after([0]) < 1
 
-    def test_vanishes_if_no_prompt_had_been_sent_before(self) -> None:
-        assert self.after([0] * 100) < 0.3
+    def test_vanishes_with_new_prompts(self) -> None:
+        assert self.after([0] * 100) < 0.2
         assert self.after([0] * 400) < 0.001
 
-    def test_is_full_if_half_of_the_prompts_had_been_sent_before(self) -> None:
-        assert self.after([0, self.BLOCKS] * 200) == 1
-        assert self.after([self.BLOCKS // 2] * 400) == pytest.approx(1)
+    def test_returns_with_repeated_prompts(self) -> None:
+        assert self.after([0] * 400 + [self.BLOCKS] * 200) > 0.95
 
-    def test_is_less_with_less(self) -> None:
-        assert self.after([self.BLOCKS // 4] * 400) == pytest.approx(0.5, rel=0.01)
+    def test_is_the_mean_of_the_recent_prompts(self) -> None:
+        assert self.after([self.BLOCKS // 4] * 400) == pytest.approx(0.25, rel=0.01)
+        assert self.after([0, self.BLOCKS] * 200) == pytest.approx(0.5, rel=0.05)
 
-    def test_returns_as_soon_as_it_vanished(self) -> None:
-        assert self.after([0] * 400 + [self.BLOCKS] * 50) == 1
+    def test_includes_what_others_have_probably_sent(self) -> None:
+        quarter = [self.BLOCKS // 4] * 400
+        assert self.after(quarter, others=0.5) == pytest.approx(0.5, rel=0.01)
+        assert self.after(quarter, others=0.75) == pytest.approx(1, rel=0.01)
+        assert self.after(quarter, others=0.9) == 1
 
-    def test_counts_a_prompt_once_although_others_had_more_of_it(self) -> None:
+    def test_is_none_of_new_prompts_behind_any_number_of_sidecars(self) -> None:
+        assert self.after([0] * 800, others=1.0) < 0.001
+
+    def test_is_at_most_the_whole_prompt(self) -> None:
         assert self.after([2 * self.BLOCKS] * 10 + [0] * 100) == self.after([0] * 100)
+
+    def test_includes_all_prompts_of_a_request(self) -> None:
+        documents = [prompt(f"document {number}").blocks for number in range(3)]
+        several = self.LONG._replace(other_chains=tuple(documents))
+        homes = HomeEndpoints(Random(0), by_header=False)
+        for _ in range(400):
+            homes.sent(several, self.BLOCKS)
+        known = self.BLOCKS / several.block_count
+        assert homes.repeated_share(0.0) == pytest.approx(known, rel=0.01)
 
     def test_does_not_depend_on_prompts_shorter_than_a_block(self) -> None:
         homes = HomeEndpoints(Random(0), by_header=False)
         for _ in range(400):
             homes.sent(Prompt((), 100), 0)
-        assert homes.relevance == 1
+        assert homes.repeated_share(0.0) == 1

@@ -8,6 +8,7 @@ import pytest
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.report import Load, Report
+from extproc.core.request.blocks import Prompt
 from extproc.core.strategies import Query, Reason
 from tests.core.strategies.prefix_cache_replicas import (
     Replicas,
@@ -88,17 +89,26 @@ class TestOtherSidecars:
         self.send_new_prompts(replicas)
         assert replicas.first(query("prompt")).endpoint != home
 
-    def test_are_expected_to_have_sent_them_if_previous_turns_show_repetition(self) -> None:
+    @pytest.mark.parametrize("repeats", ["previous turn", "known prompt"])
+    def test_are_expected_to_have_sent_them_if_prompts_repeat(self, repeats: str) -> None:
         replicas = self.replicas(0.75)
         home, *_ = replicas.ring_from(key("prompt"))
         replicas.scrape(home, running=7)
-        self.send_new_prompts(replicas, previous_blocks=3)
+        if repeats == "known prompt":
+            for address in replicas.addresses:
+                replicas.signals.prefixes.sent(address, prompt("new", 640).blocks)
+            self.send_new_prompts(replicas, after=prompt("new", 640))
+        else:
+            self.send_new_prompts(replicas, previous_blocks=3)
         assert replicas.first(query("prompt")).endpoint == home
 
-    def send_new_prompts(self, replicas: Replicas, previous_blocks: int = 0) -> None:
+    def send_new_prompts(
+        self, replicas: Replicas, previous_blocks: int = 0, after: Prompt | None = None
+    ) -> None:
         for number in range(300):
-            new = prompt(f"new {number}", 320)._replace(previous_blocks=previous_blocks)
-            replicas.serve(Query(key=key(f"new {number}"), prompt=new))
+            name = f"new {number}"
+            new = prompt(name, 320, after=after)._replace(previous_blocks=previous_blocks)
+            replicas.serve(Query(key=key(name), prompt=new))
 
     @pytest.mark.parametrize(("share", "are_equal"), [(0.75, True), (0.25, False), (0.0, False)])
     def test_make_endpoints_equal_where_prompts_wait_a_little_longer(
@@ -119,6 +129,14 @@ class TestOtherSidecars:
         for endpoint in others:
             replicas.load(endpoint, 1, 5000)
         assert replicas.first(query("short", 64)).endpoint != home
+
+    def test_leave_the_usual_tolerance_if_no_prompt_waits(self) -> None:
+        replicas = self.replicas(0.75)
+        home, *_ = replicas.ring_from(key("short"))
+        for endpoint in replicas.snapshot.endpoints:
+            replicas.scrape(endpoint, running=100)
+        replicas.scrape(home, running=104)
+        assert replicas.first(query("short", 64)).endpoint == home
 
     def test_do_not_make_endpoints_equal_that_have_more_responses(self) -> None:
         replicas = self.replicas(0.75)

@@ -568,6 +568,22 @@ class TestBusyFleet:
         loading = found.of(0, {}, NOTHING, 0, loading=[0, 1_000])  # engines report adapters
         assert loading[1] - loading[0] == pytest.approx(1_000 * (1 + WEIGHTS.crowd * 2))
 
+    def test_prompts_wait_for_the_backlog_and_delay_those_behind_them(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replicas = Replicas(2)
+        for endpoint, backlog in zip(replicas.snapshot.endpoints, (12_000, 16_000), strict=True):
+            replicas.load(endpoint, 1)
+            replicas.scrape(endpoint, running=4)
+            replicas.signals.totals.of(endpoint.address).backlog = backlog
+        known = Slowness(prompts={replicas.addresses[0]: 2.0}, steps={})
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)
+        found = costs(replicas)
+        found.of(1_000, {1: 400}, NOTHING, 0)
+        behind = WEIGHTS.crowd * 2 / 4  # two prompts wait, and a quarter of the requests is known
+        assert found.prompt_wait(0) == pytest.approx(2 * (12_000 + 1_000) + behind * 1_000)
+        assert found.prompt_wait(1) == pytest.approx(16_000 + 600 + behind * 600)
+
     def test_is_busy_no_longer_when_its_prompts_are_computed(self) -> None:
         replicas = Replicas(3)
         home = replicas.serve(query("prompt", 8_000)).endpoint

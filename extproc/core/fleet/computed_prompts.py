@@ -3,8 +3,8 @@
 A sidecar that shares no state does not know the prompts that others have sent, so it expects less
 in the caches than there is. The counters include the prompts of all sidecars.
 
-Before PR 48860 (July 2026), vLLM counted the tokens of a waiting request again in each step. So the
-mean may be far too high, and what the sidecar expects is an upper limit.
+Before PR 48860 (July 2026), vLLM counted the tokens of a waiting request again in each step. Then
+the mean is too high. So `Signals` limits it to what the sidecar expects of its own prompts.
 """
 
 from __future__ import annotations

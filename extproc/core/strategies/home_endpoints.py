@@ -43,7 +43,7 @@ _LEAST_KNOWN = 1 / 16
 """Least share of the requests that this sidecar is assumed to know."""
 
 _RECENT = 0.02
-"""Weight of the latest prompt in the mean: about fifty count."""
+"""Weight of the latest prompt in the mean share that repeats earlier ones: about fifty count."""
 
 
 class Homes(NamedTuple):

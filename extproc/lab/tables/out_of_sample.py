@@ -111,15 +111,14 @@ class Draws:
         sign = 1 if metric.endswith("_ms") else -1
         return min(RULES, key=lambda name: sign * self.figures[Task(drawn, name, sidecars)][metric])
 
-    def ratio(self, drawn: int, metric: str, name: str = OURS) -> float:
-        """Return our figure, or another contender's, over that of the best rule."""
-        theirs = self.figures[Task(drawn, self.best(drawn, metric))][metric]
-        return self.figures[Task(drawn, name)][metric] / theirs
+    def ratio(self, drawn: int, metric: str, name: str = OURS, sidecars: str = "") -> float:
+        """Return our figure, or another contender's, over that of the best rule.
 
-    def ratio_behind_several(self, drawn: int, metric: str, sidecars: str) -> float:
-        """Return our figure behind these sidecars over that of the best rule, which is alone."""
-        theirs = self.figures[Task(drawn, self.best(drawn, metric, ALONE), ALONE)][metric]
-        return self.figures[Task(drawn, OURS, sidecars)][metric] / theirs
+        Behind several sidecars, the rules share nothing.
+        """
+        theirs = ALONE if sidecars else ""
+        best = self.figures[Task(drawn, self.best(drawn, metric, theirs), theirs)][metric]
+        return self.figures[Task(drawn, name, sidecars)][metric] / best
 
     def oracle(self, drawn: int, metric: str, rules: Iterable[str] = ORACLES) -> float:
         """Return the oracle's figure over that of the best rule.
@@ -197,7 +196,7 @@ def _several(found: Draws) -> str:
     for sidecars, label in ((ALONE, "nothing is shared"), (SHARING, "PrefixCache shares")):
         for metric, name in COMPARED.items():
             ratios = [
-                found.ratio_behind_several(drawn, metric, sidecars)
+                found.ratio(drawn, metric, sidecars=sidecars)
                 for drawn in found.complete_behind_several
             ]
             rows.append([f"{name}, {label}", *map(_ratio, _spread(ratios, metric).values())])

@@ -138,7 +138,7 @@ class TestOtherSidecars:
         replicas.scrape(home, running=104)
         assert replicas.first(query("short", 64)).endpoint == home
 
-    def test_do_not_make_endpoints_equal_that_have_more_responses(self) -> None:
+    def test_do_not_make_endpoints_with_more_responses_equal_if_no_prompt_waits(self) -> None:
         replicas = self.replicas(0.75)
         home, *_ = replicas.ring_from(key("short"))
         replicas.scrape(home, running=5)

@@ -9,6 +9,9 @@ of `prefixHash`: the first user message, or a session's header. So the turns of 
 the sessions of an agent spread over as many endpoints as they need. These are the first on the ring
 after the system prompt, with the bound of consistent hashing with bounded loads (arXiv 1608.01350).
 
+In a mixed fleet, a slow endpoint passes most prompts on to the next one on the ring. Which ones it
+keeps depends on their keys alone, so all sidecars agree.
+
 No cache has a prompt that shares nothing with earlier ones. So home endpoints count less if little
 of the recent prompts had been sent before.
 """
@@ -16,11 +19,13 @@ of the recent prompts had been sent before.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from math import ceil
 from random import Random
 from typing import NamedTuple
+
+import xxhash
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.request.blocks import Prompt
@@ -58,13 +63,32 @@ class Homes(NamedTuple):
     number: int = 0
     """The number of these; 0 if all endpoints count."""
 
-    def walk(self, snapshot: Snapshot, adapter: str) -> Iterator[Endpoint]:
-        """Yield the endpoints, the most probable first."""
+    def walk(
+        self, snapshot: Snapshot, adapter: str, shares: Mapping[str, float]
+    ) -> Iterator[Endpoint]:
+        """Yield the endpoints, the most probable first.
+
+        `shares` has the share of prompts that each endpoint keeps, by address. It is empty if all
+        endpoints keep all.
+        """
         ring = snapshot.walk(self.key, adapter)
-        if not self.number:
-            return ring
-        near = {one.name for one in islice(snapshot.walk(self.system, adapter), self.number)}
-        return (one for one in ring if one.name in near)
+        if self.number:
+            near = {one.name for one in islice(snapshot.walk(self.system, adapter), self.number)}
+            ring = (one for one in ring if one.name in near)
+        return self._kept_first(ring, shares) if shares else ring
+
+    def _kept_first(
+        self, ring: Iterator[Endpoint], shares: Mapping[str, float]
+    ) -> Iterator[Endpoint]:
+        """Yield the endpoints that keep the prompt, then the others, each in their order."""
+        others = list[Endpoint]()
+        for one in ring:
+            draw: int = xxhash.xxh64_intdigest(one.name.encode(), self.key)
+            if draw < shares.get(one.address, 1.0) * 2**64:
+                yield one
+            else:
+                others.append(one)
+        yield from others
 
 
 class HomeEndpoints:

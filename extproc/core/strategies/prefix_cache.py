@@ -165,7 +165,8 @@ class PrefixCache(Strategy):
             sent = self._agreement * compared
             if deepest < prompt.previous_blocks:  # another sidecar has sent that turn
                 sent = max(sent, _PREVIOUS * per_block * prompt.previous_blocks)
-            self._add_homes(cached, sent, homes.walk(snapshot, query.adapter))
+            shares = self._costs.home_shares
+            self._add_homes(cached, sent, homes.walk(snapshot, query.adapter, shares))
         is_one = deepest and not prompt.other_chains
         self._prefix = prompt.blocks[deepest - 1] if is_one else None
         self._repeated_blocks = max(deepest, prompt.previous_blocks)

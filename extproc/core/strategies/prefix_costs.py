@@ -83,7 +83,7 @@ class PrefixCosts:
         self._addresses: Sequence[str] = ()
         self._kept_seconds = 0.0
         self._evicting: Mapping[int, float] = {}
-        self._gpus = self._present = GpuFactors([], [], [], [], [])
+        self._gpus = self._present = GpuFactors([], [], [], [], {}, [])
         self._refreshed_at = -inf
         self._crowded_at = -inf
         self._totals: list[Total] = []
@@ -121,6 +121,11 @@ class PrefixCosts:
             self._crowded_at = now
             self._expected = self._expected_requests()
             self._crowd = self._crowding()
+
+    @property
+    def home_shares(self) -> Mapping[str, float]:
+        """Return the share of home prompts that each endpoint keeps; empty if all keep all."""
+        return self._gpus.home_shares
 
     def of(
         self,

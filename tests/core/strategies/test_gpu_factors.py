@@ -37,7 +37,9 @@ def factors(replicas: Replicas, evicting: tuple[int, ...] = ()) -> GpuFactors:
 class TestFleetOfOneKind:
     def test_has_no_differences(self, replicas: Replicas) -> None:
         alike = [1.0, 1.0, 1.0]
-        assert factors(replicas) == GpuFactors(alike, alike, alike, turns=[], unknown=[])
+        assert factors(replicas) == GpuFactors(
+            alike, alike, alike, turns=[], home_shares={}, unknown=[]
+        )
 
 
 class TestMixedFleet:
@@ -47,6 +49,10 @@ class TestMixedFleet:
 
     def test_values_copies_less_on_slow_endpoints(self, mixed: Replicas) -> None:
         assert factors(mixed).copies == [0.5, 1.0, 1.0]
+
+    def test_is_the_home_of_prompts_by_the_cube_of_the_speeds(self, mixed: Replicas) -> None:
+        slow, usual, fast = mixed.addresses
+        assert factors(mixed).home_shares == {slow: 1 / 64, usual: 1 / 8, fast: 1.0}
 
     def test_knows_which_endpoints_have_not_been_measured(
         self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch

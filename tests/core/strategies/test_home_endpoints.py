@@ -79,7 +79,7 @@ class TestKey:
 class TestSessionsOfAPopularSystemPrompt:
     def met(self, homes: HomeEndpoints, name: str) -> list[str]:
         found = homes_of(homes, query(name, after=POPULAR))
-        return [one.name for one in found.walk(FLEET, "")]
+        return [one.name for one in found.walk(FLEET, "", {})]
 
     @pytest.mark.parametrize(("popular", "needed"), [(20, 4), (25, 5), (30, 6)])
     def test_meet_on_as_many_endpoints_as_it_needs(self, popular: int, needed: int) -> None:
@@ -104,6 +104,42 @@ class TestSessionsOfAPopularSystemPrompt:
             before, after = (self.met(homes, f"session {number}") for homes in (fewer, more))
             assert set(before) <= set(after)
             assert after[0] == before[0] or after[0] not in before
+
+
+class TestMixedFleet:
+    SLOW, *OTHERS = (endpoint.address for endpoint in FLEET.endpoints)
+    KEYS = tuple(key(f"session {number}") for number in range(4800))
+
+    def met(self, home: int, slow: float, *, number: int = 0) -> list[str]:
+        """Return the endpoints if one endpoint keeps this share of the prompts."""
+        shares = dict.fromkeys(self.OTHERS, 1.0) | {self.SLOW: slow}
+        found = Homes(home, system(POPULAR), number).walk(FLEET, "", shares)
+        return [one.address for one in found]
+
+    @pytest.mark.parametrize("share", [0.1, 0.5])
+    def test_slow_endpoint_is_the_home_of_fewer_prompts(self, share: float) -> None:
+        before = [one for one in self.KEYS if self.met(one, 1.0)[0] == self.SLOW]
+        after = [one for one in self.KEYS if self.met(one, share)[0] == self.SLOW]
+        assert set(after) < set(before)
+        assert len(after) == pytest.approx(share * len(before), abs=25)
+
+    def test_others_have_the_same_home_endpoints(self) -> None:
+        for one in self.KEYS[:100]:
+            before, after = self.met(one, 1.0), self.met(one, 0.1)
+            assert [place for place in after if place != self.SLOW] == [
+                place for place in before if place != self.SLOW
+            ]
+
+    def test_slow_endpoint_comes_last_for_prompts_that_it_does_not_keep(self) -> None:
+        assert {self.met(one, 0.0)[-1] for one in self.KEYS[:100]} == {self.SLOW}
+
+    def test_the_endpoints_of_a_system_prompt_stay_the_same(self) -> None:
+        near = [one.address for one in FLEET.walk(system(POPULAR), "")][:4]
+        shares = dict.fromkeys(near[:3], 0.0)
+        for one in self.KEYS[:100]:
+            found = Homes(one, system(POPULAR), 4).walk(FLEET, "", shares)
+            first, *others = (endpoint.address for endpoint in found)
+            assert (first, set(others)) == (near[3], set(near[:3]))
 
 
 class TestPopularity:

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.engine_times import Slowness
 from extproc.core.fleet.report import Load, Report
 from extproc.core.request.blocks import Prompt
 from extproc.core.strategies import Query, Reason
@@ -81,6 +82,20 @@ class TestOtherSidecars:
         if not missing:
             replicas.scrape(last, running=5)
         assert replicas.first(self.NEXT_TURN).endpoint == last
+
+    @pytest.mark.parametrize("share", [0.75, 0.0])
+    def test_have_probably_sent_it_to_a_fast_endpoint_of_a_mixed_fleet(
+        self, share: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replicas = self.replicas(share)
+        *slow, fast = replicas.ring_from(key("prompt"))
+        slowness = {one.address: 4.0 for one in slow} | {fast.address: 1.0}
+        found = Slowness(slowness, {})
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        replicas.load(fast, round(60 * (1 - share)))
+        replicas.scrape(fast, running=60)
+        chosen = replicas.first(query("prompt")).endpoint
+        assert (chosen == fast) == (share > 0)
 
     def test_are_not_expected_to_have_sent_new_prompts_if_all_prompts_are_new(self) -> None:
         replicas = self.replicas(0.75)

@@ -16,8 +16,7 @@ from extproc.core.strategies.gpu_factors import GpuFactors, gpu_factors
 
 _MORE_TOKENS = 1.3
 """Least tokens to compute and to generate on an endpoint without the prefix, as a multiple of those
-on one that has it. So if
-all are idle, a request goes where its prefix is."""
+on one that has it. So if all are idle, a request goes where its prefix is."""
 
 _UNPROVEN = 5.0
 """Most uses of a further copy that are expected without proof, as a multiple of those that make

@@ -136,9 +136,8 @@ def update(
     """Simulate the first trials, write the page and return its summary.
 
     As many further trials are simulated behind several sidecars. Those between the two tested an
-    earlier rule for several sidecars. `only` and `missing` leave out
-    tasks, which keep their figures: those without one of these strings in their key, and those with
-    figures.
+    earlier rule for several sidecars. `only` and `missing` leave out tasks, which keep their
+    figures: those without one of these strings in their key, and those with figures.
     """
     found = Draws.read(docs / FIGURES)
     found.descriptions = {n: random_trial(n).description for n in range(draws)}

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extproc.core.fleet.contexts import Contexts
 from extproc.core.fleet.engine_times import Slowness
@@ -50,10 +52,6 @@ class TestMixedFleet:
     def test_values_copies_less_on_slow_endpoints(self, mixed: Replicas) -> None:
         assert factors(mixed).copies == [0.5, 1.0, 1.0]
 
-    def test_is_the_home_of_prompts_by_the_cube_of_the_speeds(self, mixed: Replicas) -> None:
-        slow, usual, fast = mixed.addresses
-        assert factors(mixed).home_shares == {slow: 1 / 64, usual: 1 / 8, fast: 1.0}
-
     def test_knows_which_endpoints_have_not_been_measured(
         self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -62,6 +60,38 @@ class TestMixedFleet:
         found = Slowness({slow: 2.0, unknown: 1.2, fast: 0.5}, {}, unknown=known)
         monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
         assert factors(replicas).unknown == [1]
+
+
+class TestHomeShares:
+    def of(self, monkeypatch: pytest.MonkeyPatch, *prompts: float) -> list[float]:
+        """Return the shares of endpoints that take these times for a prompt."""
+        replicas = Replicas(len(prompts))
+        found = Slowness(dict(zip(replicas.addresses, prompts, strict=True)), {})
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        return [factors(replicas).home_shares[one] for one in replicas.addresses]
+
+    def test_are_the_cubes_of_the_speeds_if_these_differ_little(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.of(monkeypatch, 1.0, 1.25) == pytest.approx([1.0, 0.8**3])
+
+    @pytest.mark.parametrize("slow", [1, 2, 7, 63])
+    def test_of_the_slow_endpoints_are_higher_if_few_are_fast(
+        self, slow: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fast, *others = self.of(monkeypatch, 1.0, *[2.0] * slow)
+        share_of_speed = 1 / (1 + slow / 2)
+        assert fast / (fast + sum(others)) <= 1.25 * share_of_speed * 1.0001
+        assert fast == 1
+        assert all(0.5**3 <= other < 0.5 for other in others)
+
+    @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20))
+    def test_are_higher_for_faster_endpoints(self, prompts: list[float]) -> None:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            shares = self.of(monkeypatch, *prompts)
+        assert max(shares) == pytest.approx(1)
+        by_speed = [share for _, share in sorted(zip(prompts, shares, strict=True))]
+        assert all(by_speed[n] >= by_speed[n + 1] * 0.9999 for n in range(len(shares) - 1))
 
 
 class TestLaterTurns:

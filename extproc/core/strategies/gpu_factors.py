@@ -27,7 +27,7 @@ four sidecars, mean TTFT is 7 % shorter with 1 than if all endpoints are the hom
 prompts, 10 % with 2, and 12 % with 3 and 5."""
 
 _BOUND = 1.25
-"""Share of the fastest endpoint among all shares, at most, as a multiple of its share of the fleet's
+"""Share of the fastest endpoint among all, at most, as a multiple of its share of the fleet's
 speed. KubeAI's default bound is the same multiple of the mean load. A single fast endpoint is the
 home of somewhat more, because it gets most of what the slow ones before it pass on. With this
 bound, those 12 % are 10 %. But if one endpoint of eight is an H100 and the others are L40S, mean

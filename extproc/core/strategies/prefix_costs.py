@@ -123,8 +123,11 @@ class PrefixCosts:
 
     @property
     def home_shares(self) -> Mapping[str, float]:
-        """Return the share of home prompts that each endpoint keeps; empty if all keep all."""
-        return self._gpus.home_shares
+        """Return the share of home prompts that each endpoint keeps; empty if all keep all.
+
+        While prompts wait on most endpoints, slow ones are needed, and so are their caches.
+        """
+        return {} if self._crowd else self._gpus.home_shares
 
     def of(
         self,

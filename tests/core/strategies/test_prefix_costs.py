@@ -553,6 +553,19 @@ class TestBusyFleet:
         later = WEIGHTS.crowd * prompts * 1_000
         assert more == pytest.approx([2_000 + later, 1_000 + later, 1_000 + later])
 
+    @pytest.mark.parametrize("waiting", [0, 12_000])
+    def test_needs_slow_endpoints_as_the_home_of_as_many_prompts(
+        self, waiting: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replicas = Replicas(3)
+        slow, *_ = replicas.addresses
+        known = Slowness(prompts={slow: 2.0}, steps={})
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)
+        for address in replicas.addresses:
+            replicas.signals.totals.of(address).backlog = waiting
+        shares = costs(replicas).home_shares
+        assert shares == {} if waiting else shares[slow] < 0.5
+
     def test_counts_less_the_more_requests_come_from_sidecars_that_share_nothing(self) -> None:
         replicas = Replicas(2)
         for endpoint in replicas.snapshot.endpoints:

@@ -53,7 +53,7 @@ class GpuFactors(NamedTuple):
 
     home_shares: dict[str, float]
     """Number of prompts whose home an endpoint is, by address, divided by that of the fastest one;
-    empty if all endpoints are equally fast."""
+    empty if all endpoints are equally fast, or times of some are unknown."""
 
     unknown: list[int]
     """Endpoints with unknown times; empty if the known ones are alike."""
@@ -87,7 +87,8 @@ def gpu_factors(
             costs[position] = slowest
         expected, least = _expected_turns(signals.contexts.continued), min(costs)
         turns = [expected * (cost - least) for cost in costs]
-        home_shares = dict(zip(addresses, _home_shares(prompts), strict=True))
+        if not slowness.unknown:  # otherwise home endpoints would change as soon as it is known
+            home_shares = dict(zip(addresses, _home_shares(prompts), strict=True))
     return GpuFactors(
         prompts,
         steps,

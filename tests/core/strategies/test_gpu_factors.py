@@ -85,6 +85,15 @@ class TestHomeShares:
         assert fast == 1
         assert all(0.5**3 <= other < 0.5 for other in others)
 
+    def test_are_unknown_until_all_endpoints_are_known(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replicas = Replicas(2)
+        slow, new = replicas.addresses
+        found = Slowness({slow: 2.0}, {}, unknown=frozenset([new]))
+        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        assert factors(replicas).home_shares == {}
+
     @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20))
     def test_are_higher_for_faster_endpoints(self, prompts: list[float]) -> None:
         with pytest.MonkeyPatch.context() as monkeypatch:

@@ -10,7 +10,7 @@ the sessions of an agent spread over as many endpoints as they need. These are t
 after the system prompt, with the bound of consistent hashing with bounded loads (arXiv 1608.01350).
 
 In a mixed fleet, a slow endpoint passes most prompts on to the next one on the ring. Which ones it
-keeps depends on their keys alone, so all sidecars agree.
+keeps depends on their keys and on the speeds, which all sidecars read from the engines.
 
 No cache has a prompt that shares nothing with earlier ones. So home endpoints count less if little
 of the recent prompts had been sent before.

@@ -110,18 +110,17 @@ class TestMixedFleet:
     SLOW, *OTHERS = (endpoint.address for endpoint in FLEET.endpoints)
     KEYS = tuple(key(f"session {number}") for number in range(4800))
 
-    def met(self, home: int, slow: float, *, number: int = 0) -> list[str]:
+    def met(self, home: int, slow: float) -> list[str]:
         """Return the endpoints if one endpoint keeps this share of the prompts."""
         shares = dict.fromkeys(self.OTHERS, 1.0) | {self.SLOW: slow}
-        found = Homes(home, system(POPULAR), number).walk(FLEET, "", shares)
-        return [one.address for one in found]
+        return [one.address for one in Homes(home).walk(FLEET, "", shares)]
 
-    @pytest.mark.parametrize("share", [0.1, 0.5])
+    @pytest.mark.parametrize("share", [0.25, 0.5])
     def test_slow_endpoint_is_the_home_of_fewer_prompts(self, share: float) -> None:
         before = [one for one in self.KEYS if self.met(one, 1.0)[0] == self.SLOW]
         after = [one for one in self.KEYS if self.met(one, share)[0] == self.SLOW]
         assert set(after) < set(before)
-        assert len(after) == pytest.approx(share * len(before), abs=25)
+        assert len(after) == pytest.approx(share * len(before), abs=20)
 
     def test_others_have_the_same_home_endpoints(self) -> None:
         for one in self.KEYS[:100]:

@@ -71,10 +71,11 @@ class Homes(NamedTuple):
         `shares` has the share of prompts that each endpoint keeps, by address. It is empty if all
         endpoints keep all.
         """
-        ring = snapshot.walk(self.key, adapter)
         if self.number:
-            near = {one.name for one in islice(snapshot.walk(self.system, adapter), self.number)}
-            ring = (one for one in ring if one.name in near)
+            near = [one.name for one in islice(snapshot.walk(self.system, adapter), self.number)]
+            ring = snapshot.among(self.key, near)
+        else:
+            ring = snapshot.walk(self.key, adapter)
         return self._kept_first(ring, shares) if shares else ring
 
     def _kept_first(

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from math import exp
-from typing import NamedTuple
 
 from extproc.core.fleet.prefix_index import PrefixIndex
 from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
@@ -42,16 +41,17 @@ _LONGEST_SECONDS = 600.0
 _BLOCK_TOKENS = BLOCK_BYTES / BYTES_PER_TOKEN
 
 
-class _Count(NamedTuple):
+class _Count:
     """Requests with one prefix in one window."""
 
-    number: int
+    __slots__ = ("number", "since", "used_since")
 
-    since: float
-    """Time of the first one."""
-
-    used_since: float
-    """Time since which no window was without such a request."""
+    def __init__(self, since: float, used_since: float) -> None:
+        self.number = 0
+        self.since = since
+        """Time of the first one."""
+        self.used_since = used_since
+        """Time since which no window was without such a request."""
 
 
 _Counts = dict[int, _Count]
@@ -80,8 +80,9 @@ class Copies:
         present = self._counts.get(prefix)
         if present is None:
             before = self._before.get(prefix)
-            present = _Count(0, now, before.used_since if before else now)
-        self._counts[prefix] = present._replace(number=present.number + 1)
+            present = _Count(now, before.used_since if before else now)
+            self._counts[prefix] = present
+        present.number += 1
 
     def computed(self, address: str, tokens: float) -> None:
         """Record prompt tokens that an endpoint must compute and will have in its cache."""

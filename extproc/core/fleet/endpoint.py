@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from extproc.core.fleet.ring import Pause, Ring, no_pause
 from extproc.core.fleet.subset import Subset
+
+_MOST_FIRST = 256
+"""Answers that a snapshot keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,9 @@ class Snapshot:
     ring: Ring[Endpoint]
     _by_adapter: Mapping[str, tuple[Endpoint, ...]] = field(repr=False)
     _subset: Subset | None = None
+    _first: dict[tuple[int, str, int], tuple[str, ...]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def of(
@@ -81,6 +88,20 @@ class Snapshot:
         if adapter:
             met = filter(lambda endpoint: adapter in endpoint.adapters, met)
         return met
+
+    def first(self, key: int, adapter: str, number: int) -> tuple[str, ...]:
+        """Return the names of the first eligible endpoints after the key.
+
+        The snapshot keeps the latest answers, because requests ask for few keys.
+        """
+        asked = (key, adapter, number)
+        found = self._first.get(asked)
+        if found is None:
+            if len(self._first) >= _MOST_FIRST:
+                self._first.clear()
+            found = tuple(one.name for one in islice(self.walk(key, adapter), number))
+            self._first[asked] = found
+        return found
 
     def among(self, key: int, names: Iterable[str]) -> Iterator[Endpoint]:
         """Yield the endpoints of these names, clockwise from the key on the ring."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
 
@@ -204,7 +204,7 @@ class PrefixIndex:
         held = self._held.get(address)
         return held.run_ending(blocks, depth) if held else 0
 
-    def matches(self, blocks: Sequence[int]) -> Mapping[str, int]:
+    def matches(self, blocks: Sequence[int]) -> dict[str, int]:
         """Return, by endpoint, the number of leading blocks that it holds, without zeros.
 
         Those that hold the most come last.

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from math import ceil
 from random import Random
 from typing import NamedTuple
@@ -72,7 +71,7 @@ class Homes(NamedTuple):
         endpoints keep all.
         """
         if self.number:
-            near = [one.name for one in islice(snapshot.walk(self.system, adapter), self.number)]
+            near = snapshot.first(self.system, adapter, self.number)
             ring = snapshot.among(self.key, near)
         else:
             ring = snapshot.walk(self.key, adapter)
@@ -121,8 +120,9 @@ class HomeEndpoints:
         `repeated_blocks` of its prompts are known to have been sent before. Peers that share their
         state and the previous turn of a conversation count, too.
         """
-        if prompt.block_count:
-            share = min(1.0, repeated_blocks / prompt.block_count)
+        blocks = prompt.block_count
+        if blocks:
+            share = min(1.0, repeated_blocks / blocks)
             self._repeated += _RECENT * (share - self._repeated)
         if self._seen == _WINDOW:
             self._before, self._present = self._present, Counter()

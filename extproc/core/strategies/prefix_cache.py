@@ -304,29 +304,28 @@ class PrefixCache(Strategy):
         self, costs: list[float], query: Query, snapshot: Snapshot, home: int
     ) -> Iterator[int]:
         """Yield positions, the best first. Sets the costs of those positions to infinity."""
-        lowest, next_lowest = _two_lowest(costs)
-        position = costs.index(lowest)
-        limit = lowest + self._tolerance(position, lowest)
-        likely = self._costs.with_unseen(position, lowest)
-        if next_lowest > max(limit, likely):
-            costs[position] = inf
-            yield position
+        best, following = _two_lowest(costs)
+        lowest = costs[best]
+        limit = lowest + self._tolerance(best, lowest)
+        likely = self._costs.with_unseen(best, lowest)
+        if costs[following] > max(limit, likely):
+            costs[best] = inf
+            yield best
         else:
             positions = self._positions  # a request may replace them
             near = {p for p, cost in enumerate(costs) if cost <= limit}
             if likely > limit:
-                near |= self._costs.that_may_be_best(costs, position, likely)
+                near |= self._costs.that_may_be_best(costs, best, likely)
             for endpoint in self._on_ring(near, query, snapshot, home):
                 position = positions[endpoint.address]
                 if position in near:
                     costs[position] = inf
                     yield position
-            next_lowest = min(costs)
-        while next_lowest < inf:
-            position = costs.index(next_lowest)
-            costs[position] = inf
-            yield position
-            next_lowest = min(costs)
+            following = costs.index(min(costs))
+        while costs[following] < inf:
+            costs[following] = inf
+            yield following
+            following = costs.index(min(costs))
 
     def _tolerance(self, position: int, lowest: float) -> float:
         """Return by how much other endpoints may cost more than the best one."""
@@ -348,16 +347,18 @@ class PrefixCache(Strategy):
         return snapshot.walk(home, query.adapter)
 
 
-def _two_lowest(costs: list[float]) -> tuple[float, float]:
-    """Return the lowest cost and the one after it, which is infinite if there is none."""
-    lowest = following = inf
-    for cost in costs:
-        if cost < following:
+def _two_lowest(costs: list[float]) -> tuple[int, int]:
+    """Return the positions of the lowest cost and of the one after it; the same if only one."""
+    best = following = 0
+    lowest = next_lowest = inf
+    for position, cost in enumerate(costs):
+        if cost < next_lowest:
             if cost < lowest:
-                lowest, following = cost, lowest
+                best, following = position, best
+                lowest, next_lowest = cost, lowest
             else:
-                following = cost
-    return lowest, following
+                following, next_lowest = position, cost
+    return best, following
 
 
 def _reason(depth: int, deepest: int) -> Reason:

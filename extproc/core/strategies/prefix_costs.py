@@ -163,19 +163,15 @@ class PrefixCosts:
         decoding = share * weights.answer
         self._last = computed, share
         self._present = gpus = self._present_gpus()
-        reading, step = weights.reading, _LEAST_WAIT + weights.step
-        prompts, steps = gpus.prompts, gpus.steps
+        reading, idle, busy = weights.reading, _LEAST_WAIT, _LEAST_WAIT + weights.step
         costs = [
-            prompts[position]
-            * (one.backlog + computed[position] * (1.0 + share * requests[position]))
-            + steps[position]
-            * (
-                (step if one.requests else _LEAST_WAIT)
-                + reading * one.context
-                + decoding * requests[position]
+            prompts * (one.backlog + own * (1.0 + share * count))
+            + steps * ((busy if one.requests else idle) + reading * one.context + decoding * count)
+            + crowd * own
+            # mypyc compiles this to a loop only without `strict`.
+            for one, count, own, prompts, steps in zip(  # noqa: B905
+                totals, requests, computed, gpus.prompts, gpus.steps
             )
-            + crowd * computed[position]
-            for position, one in enumerate(totals)
         ]
         if crowd < self._crowd:  # loading is known from the engines, so it keeps the full factor
             for position, load in enumerate(loading):
@@ -184,7 +180,7 @@ class PrefixCosts:
             costs[position] += turns
         for position, missed in self._evicting.items():
             evicted = max(0.0, tokens - saved.get(position, 0.0))
-            costs[position] += prompts[position] * missed * evicted
+            costs[position] += gpus.prompts[position] * missed * evicted
         needed = tokens + not_compared + weights.answer
         if needed > self._least_room:
             self._add_missing_room(costs, needed, saved, in_use)
@@ -298,7 +294,10 @@ class PrefixCosts:
 
     def _mean_known(self) -> float:
         """Return the mean of the known requests in flight on an endpoint, at least 1."""
-        return max(sum([one.known_requests for one in self._totals]) / len(self._totals), 1.0)
+        together = 0.0
+        for one in self._totals:
+            together += one.known_requests
+        return max(together / len(self._totals), 1.0)
 
     def _more_context(self, holders: Sequence[int]) -> float:
         """Return by how much the prompts in flight count more on these endpoints than on others.
@@ -369,7 +368,7 @@ class PrefixCosts:
                 costs[position] += self._present.prompts[position] * max(missing, 0.0)
 
 
-def _usual(requests: Sequence[float]) -> float:
+def _usual(requests: list[float]) -> float:
     """Return the middle between the least and the mean number of requests on an endpoint.
 
     One idle endpoint alone, such as a new one, must not set the scale for all.

@@ -137,21 +137,20 @@ class Ring(Generic[Member]):
 
     def among(self, key: int, names: Iterable[str]) -> Iterator[Member]:
         """Yield the members of these names in the order of `walk`, which takes longer for few."""
-        members = self._members
-        left = set(map(self._numbers.__getitem__, names))
-        for owners in self._owners_from(key):
-            for owner in filter(left.__contains__, owners):
-                yield members[owner]
-                left.remove(owner)
-                if not left:
-                    return
-
-    def _owners_from(self, key: int) -> Iterator[array[int]]:
-        """Yield the numbers of all nodes' members in parts, clockwise from the key."""
-        owners, start = self._owners, bisect_left(self._hashes, key)
-        for first, end in ((start, len(owners)), (0, start)):
-            for begin in range(first, end, _PART):
-                yield owners[begin : min(begin + _PART, end)]
+        owners, members, numbers = self._owners, self._members, self._numbers
+        left = {numbers[name] for name in names}
+        position = start = bisect_left(self._hashes, key)
+        end = len(owners)
+        for _ in range(2):  # to the end of the ring, then from its beginning
+            while position < end:
+                part = owners[position : min(position + _PART, end)]
+                for owner in filter(left.__contains__, part):
+                    yield members[owner]
+                    left.remove(owner)
+                    if not left:
+                        return
+                position += _PART
+            position, end = 0, start
 
     def _changed_to(
         self, members: Mapping[str, Member], left: list[str], new: list[str], pause: Pause

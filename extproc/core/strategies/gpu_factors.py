@@ -63,14 +63,6 @@ class GpuFactors(NamedTuple):
     unknown: list[int]
     """Endpoints with unknown times; empty if the known ones are alike."""
 
-    def as_fastest(self, positions: Iterable[int]) -> GpuFactors:
-        """Return the factors with these endpoints as fast as the fastest one."""
-        prompts, steps, turns = [*self.prompts], [*self.steps], [*self.turns]
-        prompt, step = min(prompts), min(steps)
-        for position in positions:
-            prompts[position], steps[position], turns[position] = prompt, step, 0.0
-        return self._replace(prompts=prompts, steps=steps, turns=turns)
-
 
 def gpu_factors(
     signals: Signals, addresses: Sequence[str], step: float, evicting: Iterable[int]

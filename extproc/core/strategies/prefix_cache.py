@@ -79,7 +79,8 @@ from extproc.core.schema import SignalsSpec
 from extproc.core.strategies.adapter_loads import load_tokens
 from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, Strategy
 from extproc.core.strategies.home_endpoints import PLACES, HomeEndpoints
-from extproc.core.strategies.prefix_costs import NOTHING, PrefixCosts
+from extproc.core.strategies.prefix_copies import NOTHING
+from extproc.core.strategies.prefix_costs import PrefixCosts
 
 _NO_PROMPT = Prompt((), 0)
 
@@ -173,7 +174,7 @@ class PrefixCache(Strategy):
         copied, in_use, continued = NOTHING, 0.0, list[int]()
         if self._prefix is not None:
             shared = per_block * deepest
-            copied = self._costs.later_savings(compared, cached, self._prefix, shared)
+            copied = self._costs.copies.savings(compared, cached, self._prefix, shared)
             in_use = shared if self._signals.contexts.sharing(self._prefix) else 0.0
             if has_history:
                 continued = self._continued(prompt, depths, deepest)

@@ -7,29 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from typing import NamedTuple
 
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.totals import Total
 from extproc.core.fleet.weights import Weights
 from extproc.core.strategies.gpu_factors import GpuFactors, gpu_factors
-
-_MORE_TOKENS = 1.3
-"""Least tokens to compute and to generate on an endpoint without the prefix, as a multiple of those
-on one that has it. So if all are idle, a request goes where its prefix is."""
-
-_UNPROVEN = 5.0
-"""Most uses of a further copy that are expected without proof, as a multiple of those that make
-half of its tokens count as saved. A dozen sessions behind one system prompt need copies early."""
-
-_DEAR_TOKENS = 30_000.0
-"""Tokens of a prefix of which one such multiple is expected without proof; fewer uses of a longer
-prefix are, because a copy that is not used costs more."""
-
-_BEHIND = 0.5
-"""Share of a prefix's own computation that each endpoint with the prefix has to compute first, from
-which a further copy counts fully on an idle endpoint: the request would wait about as long for an
-old copy, and delays no other there."""
+from extproc.core.strategies.prefix_copies import Copied, PrefixCopies
 
 _WAITING_PROMPT = 4000.0
 """Tokens to compute that a prompt that waits counts as at least: an engine computes several short
@@ -57,20 +40,20 @@ _CROWD_SECONDS = 0.02
 """Seconds after which waiting prompts are counted again, and how much a paused session counts."""
 
 
-class Copied(NamedTuple):
-    """The value of a further copy of a prefix for later requests."""
+class _Terms:
+    """The terms of the cost on one endpoint."""
 
-    tokens: float = 0.0
-    """Tokens of the request's prompt that the copy would save later."""
+    __slots__ = ("computed", "copies", "load", "prompts", "requests", "steps", "turns")
 
-    soon: float = inf
-    """Backlog above which an endpoint would have the copy later than an old copy could be used."""
-
-    idle: float = 0.0
-    """These tokens on an endpoint without requests, if its cache has room."""
-
-
-NOTHING = Copied()
+    def __init__(self) -> None:
+        self.load = Total()
+        # As in `GpuFactors`.
+        self.prompts = self.steps = self.copies = 1.0
+        self.turns = 0.0
+        self.requests = 0.0
+        """Requests in flight and those that paused sessions will probably send."""
+        self.computed = 0.0
+        """Tokens of the present request that it computes, without those that a copy saves later."""
 
 
 class PrefixCosts:
@@ -80,21 +63,23 @@ class PrefixCosts:
         self._signals = signals
         self._weights = weights
         self._addresses: Sequence[str] = ()
-        self._kept_seconds = 0.0
+        self._terms: list[_Terms] = []
         self._evicting: Mapping[int, float] = {}
-        self._gpus = self._present = GpuFactors([], [], [], [], {}, [])
+        self._gpus = GpuFactors([], [], [], [], {}, [])
         self._refreshed_at = -inf
         self._crowded_at = -inf
-        self._totals: list[Total] = []
         self._version = -1
-        self._last: tuple[Sequence[float], float] = ((), 0.0)
+        self._share = 0.0
         self._expected = 0.0
         self._crowd = 0.0
         self._least_room = inf
+        self.copies = PrefixCopies(signals, weights)
+        """What further copies of prefixes save."""
 
     def use(self, addresses: Sequence[str]) -> None:
         """Set the endpoints. Their positions stand for them from now on."""
         self._addresses = addresses
+        self._terms = [_Terms() for _ in addresses]
         self._version = -1
         self._refreshed_at = self._crowded_at = -inf
 
@@ -106,16 +91,16 @@ class PrefixCosts:
         totals = self._signals.totals
         if self._version != totals.version:
             self._version = totals.version
-            self._totals = [totals.of(address) for address in self._addresses]
+            for address, one in zip(self._addresses, self._terms, strict=True):
+                one.load = totals.of(address)
+            self.copies.use([one.load for one in self._terms])
         if now >= self._refreshed_at + _REFRESH_SECONDS:
             self._refreshed_at = now
             self._signals.contexts.expire()
-            self._kept_seconds = self._signals.copies.kept_seconds(self._addresses)
+            self.copies.refresh(self._addresses)
             self._evicting = dict(self._missed())
-            self._gpus = gpu_factors(
-                self._signals, self._addresses, self._weights.step, self._evicting
-            )
-            self._least_room = min([one.room for one in self._totals])
+            self._compare_gpus()
+            self._least_room = min([one.load.room for one in self._terms])
         if now >= self._crowded_at + _CROWD_SECONDS:
             self._crowded_at = now
             self._expected = self._expected_requests()
@@ -143,44 +128,42 @@ class PrefixCosts:
 
         The unit is the time of a prompt token on a usual endpoint. `saved` has the tokens of its
         prompt in the endpoint's cache, of which requests in flight use up to `in_use`. `copied`
-        tokens count as saved on all others that would have the copy soon, see `later_savings`, and
-        fewer of them on slow ones. The request itself ends the pause of a session on the endpoints
-        `continued`. Tokens after the compared part of a long prompt are probably where that part
-        is, if it is more than a system prompt. So those `not_compared` only need room. `loading`
-        has the tokens that loading the adapter counts as on each endpoint. It is empty if the
-        request has no adapter.
+        tokens count as saved on all others that would have the copy soon, and fewer of them on slow
+        ones. The request itself ends the pause of a session on the endpoints `continued`. Tokens
+        after the compared part of a long prompt are probably where that part is, if it is more than
+        a system prompt. So those `not_compared` only need room. `loading` has the tokens that
+        loading the adapter counts as on each endpoint. It is empty if the request has no adapter.
         """
-        weights, totals, expected = self._weights, self._totals, self._expected
-        requests = [one.requests + expected * one.paused for one in totals]
-        for position in continued:
-            one = totals[position]
-            requests[position] = one.requests + expected * (one.paused - 1)
-        share = weights.batch + weights.balance / (_usual(requests) + 1)
-        computed = self._computed(tokens, saved, copied)
-        crowd = self._reduced_crowd()
-        if loading:
-            computed = [own + load for own, load in zip(computed, loading, strict=True)]
-        decoding = share * weights.answer
-        self._last = computed, share
-        self._present = gpus = self._present_gpus()
+        weights, terms = self._weights, self._terms
+        self._count_requests(continued)
+        self._share = share = weights.batch + weights.balance / (self._usual_requests() + 1)
+        self._count_computed(tokens, saved, copied)
+        for position, adapter in enumerate(loading):
+            terms[position].computed += adapter
+        if self._gpus.unknown:
+            self._try_unknown()
+        crowd, decoding = self._reduced_crowd(), share * weights.answer
         reading, idle, busy = weights.reading, _LEAST_WAIT, _LEAST_WAIT + weights.step
         costs = [
-            prompts * (one.backlog + own * (1.0 + share * count))
-            + steps * ((busy if one.requests else idle) + reading * one.context + decoding * count)
-            + crowd * own
-            # mypyc compiles this to a loop only without `strict`.
-            for one, count, own, prompts, steps in zip(  # noqa: B905
-                totals, requests, computed, gpus.prompts, gpus.steps
+            one.prompts * (one.load.backlog + one.computed * (1.0 + share * one.requests))
+            + one.steps
+            * (
+                (busy if one.load.requests else idle)
+                + reading * one.load.context
+                + decoding * one.requests
             )
+            + crowd * one.computed
+            for one in terms
         ]
         if crowd < self._crowd:  # loading is known from the engines, so it keeps the full factor
-            for position, load in enumerate(loading):
-                costs[position] += (self._crowd - crowd) * load
-        for position, turns in enumerate(gpus.turns):
-            costs[position] += turns
+            for position, adapter in enumerate(loading):
+                costs[position] += (self._crowd - crowd) * adapter
+        if self._gpus.turns:
+            for position, one in enumerate(terms):
+                costs[position] += one.turns
         for position, missed in self._evicting.items():
             evicted = max(0.0, tokens - saved.get(position, 0.0))
-            costs[position] += gpus.prompts[position] * missed * evicted
+            costs[position] += terms[position].prompts * missed * evicted
         needed = tokens + not_compared + weights.answer
         if needed > self._least_room:
             self._add_missing_room(costs, needed, saved, in_use)
@@ -188,17 +171,16 @@ class PrefixCosts:
 
     def later_turns(self, position: int) -> float:
         """Return the part of the last costs that is due to later turns of the session."""
-        turns = self._present.turns
-        return turns[position] if turns else 0.0
+        return self._terms[position].turns
 
     def prompt_wait(self, position: int) -> float:
         """Return the part of an endpoint's last cost that is due to waiting for prompts.
 
         These are the backlog and the request's own prompt, also for those that will come behind it.
         """
-        computed = self._last[0][position]
-        wait = self._totals[position].backlog + computed
-        return self._present.prompts[position] * wait + self._reduced_crowd() * computed
+        one = self._terms[position]
+        wait = one.load.backlog + one.computed
+        return one.prompts * wait + self._reduced_crowd() * one.computed
 
     def with_unseen(self, position: int, cost: float) -> float:
         """Return the cost on an endpoint if it has requests that are not known yet.
@@ -209,11 +191,10 @@ class PrefixCosts:
         unseen = self._signals.unseen.mean
         if not unseen:
             return cost
-        (computed, share), gpus = self._last, self._present
-        prompts = self._signals.backlog.mean + share * computed[position]
+        one, share = self._terms[position], self._share
+        prompts = self._signals.backlog.mean + share * one.computed
         steps = share * self._weights.answer
-        more = gpus.prompts[position] * prompts + gpus.steps[position] * steps
-        return cost + unseen * more
+        return cost + unseen * (one.prompts * prompts + one.steps * steps)
 
     def that_may_be_best(self, costs: Sequence[float], best: int, limit: float) -> set[int]:
         """Return the endpoints up to a cost that compute no more of the prompt than the best one.
@@ -221,94 +202,74 @@ class PrefixCosts:
         The sidecars that decide at the same moment have other prompts. They flood the least busy
         endpoint, and not the one that has this prompt in its cache.
         """
-        computed, _ = self._last
-        most = computed[best]
-        return {p for p, cost in enumerate(costs) if cost <= limit and computed[p] <= most}
+        terms = self._terms
+        most = terms[best].computed
+        return {p for p, cost in enumerate(costs) if cost <= limit and terms[p].computed <= most}
 
-    def _present_gpus(self) -> GpuFactors:
-        """Return the factors now: idle endpoints of unknown speed count as the fastest at first."""
-        if not self._gpus.unknown:
-            return self._gpus
-        untried = [
-            position
-            for position in self._gpus.unknown
-            if (one := self._totals[position]).sent < _TRIES and not (one.requests or one.backlog)
-        ]
-        return self._gpus.as_fastest(untried) if untried else self._gpus
+    def _compare_gpus(self) -> None:
+        """Update how the endpoints differ."""
+        step = self._weights.step
+        self._gpus = gpus = gpu_factors(self._signals, self._addresses, step, self._evicting)
+        for position, one in enumerate(self._terms):
+            one.prompts, one.steps = gpus.prompts[position], gpus.steps[position]
+            one.copies = gpus.copies[position]
+            one.turns = gpus.turns[position] if gpus.turns else 0.0
 
-    def _computed(self, tokens: float, saved: dict[int, float], copied: Copied) -> list[float]:
-        """Return the tokens that each endpoint computes, without those that a copy saves later."""
-        totals = self._totals
+    def _try_unknown(self) -> None:
+        """Let idle endpoints of unknown speed count as the fastest at first."""
+        gpus = self._gpus
+        fastest = min(gpus.prompts), min(gpus.steps)
+        for position in gpus.unknown:
+            one = self._terms[position]
+            load = one.load
+            if load.sent < _TRIES and not (load.requests or load.backlog):
+                one.prompts, one.steps = fastest
+                one.turns = 0.0
+            else:
+                one.prompts, one.steps = gpus.prompts[position], gpus.steps[position]
+                one.turns = gpus.turns[position]
+
+    def _count_requests(self, continued: Sequence[int]) -> None:
+        """Count the requests in flight and those that paused sessions will probably send.
+
+        The request itself ends the pause of a session on the endpoints `continued`.
+        """
+        expected = self._expected
+        for one in self._terms:
+            one.requests = one.load.requests + expected * one.load.paused
+        for position in continued:
+            one = self._terms[position]
+            one.requests = one.load.requests + expected * (one.load.paused - 1)
+
+    def _usual_requests(self) -> float:
+        """Return the middle between the least and the mean number of requests on an endpoint.
+
+        One idle endpoint alone, such as a new one, must not set the scale for all.
+        """
+        least, together = inf, 0.0
+        for one in self._terms:
+            together += one.requests
+            if one.requests < least:
+                least = one.requests
+        return (least + together / len(self._terms)) / 2
+
+    def _count_computed(self, tokens: float, saved: dict[int, float], copied: Copied) -> None:
+        """Count the tokens that each endpoint computes, without those that a copy saves later."""
         more, soon, idle = copied
-        found = [tokens] * len(totals)
-        if more:
-            found = [max(0.0, tokens - more * share) for share in self._gpus.copies]
-        if soon < inf:
-            for position, one in enumerate(totals):
-                if one.backlog > soon:
-                    found[position] = tokens
+        for one in self._terms:
+            one.computed = tokens
+            if more and one.load.backlog <= soon:
+                one.computed = max(0.0, tokens - more * one.copies)
         for position, known in saved.items():
-            own = tokens - known
-            if own < found[position]:
-                found[position] = own if own > 0 else 0.0
+            one, own = self._terms[position], tokens - known
+            if own < one.computed:
+                one.computed = own if own > 0 else 0.0
         if idle:
             own = max(0.0, tokens - idle)
-            for position, one in enumerate(totals):
-                if own < found[position] and not one.requests and position not in self._evicting:
-                    found[position] = own
-        return found
-
-    def later_savings(
-        self, tokens: float, saved: dict[int, float], prefix: int, shared: float
-    ) -> Copied:
-        """Return what a further copy of a prompt's prefix would save later.
-
-        `prefix` is the hash of its last block, and `shared` are its tokens. The more requests will
-        use a copy, the less of it the first one pays. Each use saves what prompts in flight cost
-        more on endpoints with the prefix than on others. A further copy is needed only if the
-        requests in flight with the prefix would fill the endpoints that have it to the mean load.
-
-        Many uses need proof. If all endpoints with the prefix have much to do before the request, a
-        copy is useful only where it is ready about as soon. On an idle endpoint it then needs none.
-        """
-        sharing = self._signals.contexts.sharing(prefix)
-        if not sharing:
-            return NOTHING
-        holders = [position for position, known in saved.items() if known >= shared]
-        copies = len(holders)
-        if not copies or copies > sharing or copies == len(self._addresses):
-            return NOTHING
-        ahead = min([self._totals[position].backlog for position in holders]) - _BEHIND * shared
-        filled = sharing / (copies * self._mean_known())
-        if filled < 1 and ahead < 0:
-            return NOTHING
-        relieved = self._weights.copies * min(self._more_context(holders) / shared, 1.0)
-        rate = relieved * self._signals.copies.demand(prefix) / (copies + 1)
-        proven = rate * self._signals.copies.used_seconds(prefix)
-        unproven = min(_UNPROVEN, _DEAR_TOKENS / shared)
-        uses = min(rate * self._kept_seconds, max(proven, unproven))
-        work = tokens + self._weights.answer
-        most = max(0.0, work - _MORE_TOKENS * (work - shared))
-        later = uses**2 / (uses**2 + 1) * most * min(filled, 1.0)
-        return Copied(later, ahead, most) if uses and ahead >= 0 else Copied(later)
-
-    def _mean_known(self) -> float:
-        """Return the mean of the known requests in flight on an endpoint, at least 1."""
-        together = 0.0
-        for one in self._totals:
-            together += one.known_requests
-        return max(together / len(self._totals), 1.0)
-
-    def _more_context(self, holders: Sequence[int]) -> float:
-        """Return by how much the prompts in flight count more on these endpoints than on others.
-
-        This is the difference of the means, in tokens to compute; at least 0.
-        """
-        here = sum([self._totals[position].context for position in holders])
-        together = sum([one.context for one in self._totals])
-        number = len(holders)
-        more = here / number - (together - here) / (len(self._totals) - number)
-        return self._weights.context * max(0.0, more)
+            for position, one in enumerate(self._terms):
+                is_free = not one.load.requests and position not in self._evicting
+                if is_free and own < one.computed:
+                    one.computed = own
 
     def _expected_requests(self) -> float:
         """Return the number of requests that a paused session counts as."""
@@ -325,8 +286,8 @@ class PrefixCosts:
         counts as prompts, too.
         """
         usual = max(self._signals.backlog.mean, _WAITING_PROMPT)
-        longer = sorted([one.backlog for one in self._totals if one.backlog > usual])
-        shorter, median = len(self._totals) - len(longer), (len(self._totals) - 1) // 2
+        longer = sorted([one.load.backlog for one in self._terms if one.load.backlog > usual])
+        shorter, median = len(self._terms) - len(longer), (len(self._terms) - 1) // 2
         if median < shorter:
             return 0.0
         return self._weights.crowd * (longer[median - shorter] / usual - 1)
@@ -361,21 +322,8 @@ class PrefixCosts:
         The request waits until others end and free as many. A token to free counts as one to
         compute. A cached token needs room, too, unless a request in flight uses it already.
         """
-        for position, one in enumerate(self._totals):
-            missing = needed - one.room
+        for position, one in enumerate(self._terms):
+            missing = needed - one.load.room
             if missing > 0:
                 missing -= min(saved.get(position, 0.0), in_use)
-                costs[position] += self._present.prompts[position] * max(missing, 0.0)
-
-
-def _usual(requests: list[float]) -> float:
-    """Return the middle between the least and the mean number of requests on an endpoint.
-
-    One idle endpoint alone, such as a new one, must not set the scale for all.
-    """
-    least, together = inf, 0.0
-    for number in requests:
-        together += number
-        if number < least:
-            least = number
-    return (least + together / len(requests)) / 2
+                costs[position] += one.prompts * max(missing, 0.0)

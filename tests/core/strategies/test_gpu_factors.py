@@ -9,7 +9,7 @@ from extproc.core.fleet.engine_times import Slowness
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.strategies import Query
 from extproc.core.strategies.gpu_factors import GpuFactors, gpu_factors
-from extproc.core.strategies.prefix_costs import NOTHING
+from extproc.core.strategies.prefix_copies import NOTHING
 from tests.core.strategies.prefix_cache_replicas import Replicas, costs, prompt
 
 

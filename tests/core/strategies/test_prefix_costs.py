@@ -15,7 +15,8 @@ from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.request.blocks import Prompt
 from extproc.core.strategies import Query
-from extproc.core.strategies.prefix_costs import NOTHING, Copied, PrefixCosts
+from extproc.core.strategies.prefix_copies import NOTHING, Copied
+from extproc.core.strategies.prefix_costs import PrefixCosts
 from tests.core.strategies.prefix_cache_replicas import (
     TOKENS,
     Replicas,

@@ -39,6 +39,7 @@ T = TypeVar("T")
 STRATEGIES = ("PrefixCache", "PrefixHash")
 ENDPOINTS = (10, 100, 200)
 
+SIDECARS = 4
 
 INDEX_ENDPOINTS = 200
 ADDED = (256, 4, 1)
@@ -92,19 +93,32 @@ def _reading(
 def _deciding(
     documents: Sequence[Document], endpoints: int, times: int
 ) -> dict[str, dict[str, float]]:
-    fleets = {strategy: BusyRouter(strategy, endpoints) for strategy in STRATEGIES}
-    warm, new = {}, {}
-    for name, fleet in fleets.items():
-        rng = Random(2)
-        if name == "PrefixCache":
+    known, new = "decide, known prompt", "decide, new prompt"
+    return {
+        known: _each_decides(documents, endpoints, times),
+        f"{known}, {SIDECARS} sidecars": _each_decides(documents, endpoints, times, SIDECARS),
+        new: _each_decides(documents, endpoints, times, new=times * ROUNDS),
+    }
+
+
+def _each_decides(
+    documents: Sequence[Document], endpoints: int, times: int, sidecars: int = 1, new: int = 0
+) -> dict[str, float]:
+    """Return the microseconds of each strategy for known prompts, or for that number of new ones.
+
+    Each has fleets of its own, because new prompts evict known ones.
+    """
+    ways = {}
+    for strategy in STRATEGIES:
+        fleet, rng = BusyRouter(strategy, endpoints, sidecars), Random(2)
+        if strategy == "PrefixCache":
             fleet.fill(rng)
         known = [fleet.resolve(document) for document in documents]
         for resolved in known * 3:
             fleet.decide(resolved)
-        unknown = [_new(known[0], rng) for _ in range(times * ROUNDS)]
-        warm[name] = _each(fleet.decide, cycle(known))
-        new[name] = _each(fleet.decide, iter(unknown))
-    return {"decide, known prompt": best(warm, times), "decide, new prompt": best(new, times)}
+        unknown = [_new(known[0], rng) for _ in range(new)]
+        ways[strategy] = _each(fleet.decide, iter(unknown) if new else cycle(known))
+    return best(ways, times)
 
 
 def memory_grid(blocks: int, prompts: Sequence[int] = ADDED) -> Grid:

@@ -26,16 +26,18 @@ BLOCKS = 256
 SYSTEM_PROMPTS, USERS = 20, 10
 _SYSTEM_BYTES = 12_000
 _IN_FLIGHT = 4  # for each endpoint
-_CACHE = Report(Load(1, 0.5), 10, block_size=16, blocks=28_000)
 
 ROUNDS = 9
 """Rounds, of which the best counts."""
 
 
 class BusyRouter:
-    """A router with one model, its endpoints, and requests that start and end."""
+    """A router with one model, its endpoints, and requests that start and end.
 
-    def __init__(self, strategy: str, endpoints: int) -> None:
+    Each of the `sidecars` has as many requests in flight. They share no state.
+    """
+
+    def __init__(self, strategy: str, endpoints: int, sidecars: int = 1) -> None:
         rng = Random(1)
         self.addresses = [f"10.0.{i // 250}.{i % 250 + 1}:8000" for i in range(endpoints)]
         fleet = Fleet()
@@ -47,8 +49,9 @@ class BusyRouter:
         catalog = revise(Catalog(), spec.models, lambda one: build(one, rng, self.signals))
         self.router.publish(catalog)
         self.signals.set_endpoints(self.addresses)
+        report = Report(Load(0, 0.5), sidecars * _IN_FLIGHT, block_size=16, blocks=28_000)
         for address in self.addresses:
-            self.signals.record_scrape(address, _CACHE, 0)
+            self.signals.record_scrape(address, report, _IN_FLIGHT)
         self._leases: deque[Lease] = deque()
 
     def resolve(self, document: Document | None) -> ResolvedRequest:

@@ -10,7 +10,7 @@ from extproc.core.fleet.ring import Pause, Ring, no_pause
 from extproc.core.fleet.subset import Subset
 
 _MOST_FIRST = 256
-"""Answers that a snapshot keeps."""
+"""Answers of `Snapshot.first` that a snapshot keeps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a further copy of a prefix saves later, for PrefixCache's costs.
+"""The tokens that a further copy of a prefix saves later, for PrefixCache's costs.
 
 `extproc.core.fleet.copies` has the rates that this depends on.
 """

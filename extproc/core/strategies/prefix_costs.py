@@ -74,7 +74,7 @@ class PrefixCosts:
         self._crowd = 0.0
         self._least_room = inf
         self.copies = PrefixCopies(signals, weights)
-        """What further copies of prefixes save."""
+        """The savings by further copies of prefixes."""
 
     def use(self, addresses: Sequence[str]) -> None:
         """Set the endpoints. Their positions stand for them from now on."""

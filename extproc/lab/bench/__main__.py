@@ -31,11 +31,11 @@ from extproc.lab.bench import (
     targets,
     tracing,
 )
+from extproc.lab.bench.compiled import Decisions
 from extproc.lab.bench.grid import Grid
 from extproc.lab.bench.results import Results, machine
 from extproc.lab.bench.ways import Way, ways
 
-_P99_ENDPOINTS = 100
 _WIDTH = 160
 """Columns of the widest table. A narrower terminal would fold its lines."""
 _SIGNALS = "next to a fleet whose metrics are read"
@@ -90,7 +90,7 @@ def _measure(compared: Sequence[Way], quick: bool, console: Console) -> Results:
         # The rows already start every setup. Streams are held with and without a sidecar.
         holding = [compared[0], compared[-1]] if quick else compared
         held = asyncio.run(sse.measure(holding, crowds, directory, progress))
-        alone = _alone(quick)
+        decisions, alone = _decisions(quick), _alone(quick)
         with_signals = asyncio.run(_with_signals(directory, quick, progress))
         shared = asyncio.run(_shared(directory, quick))
         # `make faults` also measures the status page, in a browser.
@@ -101,11 +101,8 @@ def _measure(compared: Sequence[Way], quick: bool, console: Console) -> Results:
         ways={way.name: way.description for way in compared},
         rows=under_load,
         held=held,
-        p99_us={
-            strategy: decision.p99_microseconds(strategy, _P99_ENDPOINTS, 40_000 // _less(quick))
-            for strategy in decision.STRATEGIES
-        },
-        grids=alone | with_signals | shared | watched,
+        p99_us=decisions.p99_us,
+        grids=decisions.grids | alone | with_signals | shared | watched,
     )
 
 
@@ -113,12 +110,15 @@ def _less(quick: bool) -> int:
     return 100 if quick else 1
 
 
-def _alone(quick: bool) -> dict[str, Grid]:
-    """Measure the tables that need no Envoy; quickly, only one row of each kind."""
+def _decisions(quick: bool) -> Decisions:
     less, first = _less(quick), 1 if quick else None
-    endpoints = prefix_cache.ENDPOINTS[:first]
+    return compiled.both(8_000 // less, 400 // less, prefix_cache.ENDPOINTS[:first])
+
+
+def _alone(quick: bool) -> dict[str, Grid]:
+    """Measure the other tables that need no Envoy; quickly, only one row of each kind."""
+    less, first = _less(quick), 1 if quick else None
     found = {
-        **compiled.both(8_000 // less, 400 // less, endpoints),
         "choosing": choosing.grid(400 // less, choosing.ENDPOINTS[:first]),
         "tracing": tracing.grid(20_000 // less),
         "flow_control": flow_control.grid(flow_control.QUEUED[:first]),

@@ -27,6 +27,10 @@ _ALONE = 0.05
 _DECAY = 0.99
 """The weight that earlier samples keep with each new one: about a hundred count."""
 
+_RECENT = 0.002
+"""Weight of the latest sample in the mean KV cache usage: about five hundred count, which are ten
+seconds of ten endpoints."""
+
 
 class ObservedLoad(NamedTuple):
     """A sample of an endpoint's load."""
@@ -68,6 +72,8 @@ class Pressure:
         self._others: dict[str, _Others] = {}
         self._all = 0.0
         self._ours = 0.0
+        self.kv_usage = 0.0
+        """Mean share of the KV caches that running requests fill, on all endpoints."""
 
     @property
     def share_of_others(self) -> float:
@@ -77,6 +83,7 @@ class Pressure:
 
     def record(self, address: str, load: ObservedLoad, mean_prompt: float, now: float) -> None:
         """Take an endpoint's latest sample. `mean_prompt` tokens are computed per prompt."""
+        self.kv_usage += _RECENT * (load.kv_usage - self.kv_usage)
         there = load.waiting + load.running
         self._all = self._all * _DECAY + there
         self._ours = self._ours * _DECAY + min(load.ours, there)

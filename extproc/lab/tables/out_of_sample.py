@@ -135,14 +135,14 @@ def update(
 ) -> str:
     """Simulate the first trials, write the page and return its summary.
 
-    As many further trials are simulated behind several sidecars. Those between the two tested an
-    earlier rule for several sidecars. `only` and `missing` leave out tasks, which keep their
+    As many further trials are simulated behind several sidecars. Those between the two tested
+    earlier rules for several sidecars. `only` and `missing` leave out tasks, which keep their
     figures: those without one of these strings in their key, and those with figures.
     """
     found = Draws.read(docs / FIGURES)
     found.descriptions = {n: random_trial(n).description for n in range(draws)}
     tasks = [Task(n, name) for n in range(draws) for name in ALL]
-    tasks += [Task(n, *names) for n in range(2 * draws, 3 * draws) for names in BEHIND_SEVERAL]
+    tasks += [Task(n, *names) for n in range(3 * draws, 4 * draws) for names in BEHIND_SEVERAL]
     found.figures = {task: found.figures[task] for task in tasks if task in found.figures}
     wanted = [
         task

@@ -130,6 +130,23 @@ class TestShareOfOthers:
         assert 0 <= pressure.share_of_others <= 1 + 1e-9
 
 
+class TestKvUsage:
+    def test_is_the_mean_of_all_endpoints(self, pressure: Pressure) -> None:
+        for _ in range(2_000):
+            record(pressure, QUIET._replace(kv_usage=0.2), A)
+            record(pressure, QUIET._replace(kv_usage=0.6), B)
+        assert pressure.kv_usage == pytest.approx(0.4, abs=0.01)
+
+    def test_follows_recent_samples_and_no_single_one(self, pressure: Pressure) -> None:
+        for _ in range(2_000):
+            record(pressure, QUIET._replace(kv_usage=0.2))
+        record(pressure, QUIET._replace(kv_usage=1))
+        assert pressure.kv_usage == pytest.approx(0.2, abs=0.01)
+        for _ in range(2_000):
+            record(pressure, QUIET._replace(kv_usage=0.6))
+        assert pressure.kv_usage == pytest.approx(0.6, abs=0.01)
+
+
 class TestExpiry:
     def test_forgets_old_samples(self, scene: Scene, pressure: Pressure) -> None:
         load = QUIET._replace(running=5, kv_usage=1, cache_tokens=100_000)

@@ -26,10 +26,15 @@ def system(of: Prompt) -> int:
 
 
 def homes_of(
-    homes: HomeEndpoints, asked: Query, *, everywhere: bool = False, alone: bool = False
+    homes: HomeEndpoints,
+    asked: Query,
+    *,
+    everywhere: bool = False,
+    alone: bool = False,
+    kv_usage: float = 0.0,
 ) -> Homes:
     assert asked.prompt is not None
-    return homes.of(asked, asked.prompt, 16, everywhere=everywhere, alone=alone)
+    return homes.of(asked, asked.prompt, 16, everywhere=everywhere, alone=alone, kv_usage=kv_usage)
 
 
 def having_sent(popular: int, rare: int = 0, *, by_header: bool = False) -> HomeEndpoints:
@@ -64,6 +69,27 @@ class TestKey:
         asked = query("session", after=POPULAR)
         assert homes_of(having_sent(20, 80), asked).key == key("session")
         assert homes_of(having_sent(10, 90), asked).key == system(POPULAR)
+
+    @pytest.mark.parametrize(
+        ("share", "kv_usage", "has_history", "is_sessions"),
+        [
+            (10, 0.4, True, True),
+            (4, 0.4, True, False),
+            (10, 0.2, True, False),
+            (10, 0.4, False, False),
+        ],
+    )
+    def test_is_the_sessions_if_few_endpoints_cannot_keep_its_history(
+        self, share: int, kv_usage: float, has_history: bool, is_sessions: bool
+    ) -> None:
+        asked = query("session", after=RARE)
+        assert asked.prompt is not None
+        if has_history:
+            blocks = asked.prompt.system_blocks + 1
+            asked = asked._replace(prompt=asked.prompt._replace(previous_blocks=blocks))
+        found = homes_of(having_sent(100 - share, share), asked, kv_usage=kv_usage)
+        near = Homes(key("session"), system(RARE), number=2)
+        assert found == (near if is_sessions else Homes(system(RARE)))
 
     def test_stays_the_system_prompt_without_other_sidecars(self) -> None:
         asked = query("session", after=POPULAR)

@@ -48,6 +48,7 @@ class _Count:
 
     def __init__(self, since: float, used_since: float) -> None:
         self.number = 0
+        """Number of these requests."""
         self.since = since
         """Time of the first one."""
         self.used_since = used_since

@@ -10,7 +10,7 @@ from extproc.core.fleet.ring import Pause, Ring, no_pause
 from extproc.core.fleet.subset import Subset
 
 _MOST_FIRST = 256
-"""Answers of `Snapshot.first` that a snapshot keeps."""
+"""Results of `Snapshot.first` that a snapshot keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Snapshot:
     def first(self, key: int, adapter: str, number: int) -> tuple[str, ...]:
         """Return the names of the first eligible endpoints after the key.
 
-        The snapshot keeps the latest answers, because requests ask for few keys.
+        The snapshot keeps some results, because requests have few different keys.
         """
         asked = (key, adapter, number)
         found = self._first.get(asked)

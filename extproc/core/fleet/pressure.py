@@ -3,7 +3,7 @@
 A sidecar sees its own requests start and end, and those of sidecars that share their state. Only
 the engine's metrics, a few times a second, show other requests, the engine's queue and its KV
 cache. This module converts them to the units that a strategy adds to the load that it knows:
-requests, and tokens to compute. It also writes the room in the cache, in tokens.
+requests, and tokens to compute. It also writes the room in the cache, in tokens, and its usage.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _ALONE = 0.05
 _DECAY = 0.99
 """The weight that earlier samples keep with each new one: about a hundred count."""
 
-_RECENT = 0.002
-"""Weight of the latest sample in the mean KV cache usage: about five hundred count, which are ten
-seconds of ten endpoints."""
+_RECENT = 0.02
+"""Weight of the latest sample in the mean KV cache usage of an endpoint: about fifty count. A busy
+endpoint has five a second."""
 
 
 class ObservedLoad(NamedTuple):
@@ -61,6 +61,8 @@ class _Others:
     requests: float
     in_prefill: float
     tokens_each: float
+    kv_usage: float
+    """The mean of the latest samples."""
 
 
 class Pressure:
@@ -72,8 +74,6 @@ class Pressure:
         self._others: dict[str, _Others] = {}
         self._all = 0.0
         self._ours = 0.0
-        self.kv_usage = 0.0
-        """Mean share of the KV caches that running requests fill, on all endpoints."""
 
     @property
     def share_of_others(self) -> float:
@@ -83,7 +83,6 @@ class Pressure:
 
     def record(self, address: str, load: ObservedLoad, mean_prompt: float, now: float) -> None:
         """Take an endpoint's latest sample. `mean_prompt` tokens are computed per prompt."""
-        self.kv_usage += _RECENT * (load.kv_usage - self.kv_usage)
         there = load.waiting + load.running
         self._all = self._all * _DECAY + there
         self._ours = self._ours * _DECAY + min(load.ours, there)
@@ -97,8 +96,13 @@ class Pressure:
         room = inf
         if load.cache_tokens is not None:
             room = (_USABLE - load.kv_usage) * load.cache_tokens
-        self._write(address, others + queue, load.others_in_prefill * tokens_each + full, room)
-        self._others[address] = _Others(now, others, load.others_in_prefill, tokens_each)
+        before = self._others.get(address)
+        kv_usage = load.kv_usage
+        if before is not None:
+            kv_usage = before.kv_usage + _RECENT * (kv_usage - before.kv_usage)
+        backlog = load.others_in_prefill * tokens_each + full
+        self._write(address, others + queue, backlog, room, kv_usage)
+        self._others[address] = _Others(now, others, load.others_in_prefill, tokens_each, kv_usage)
 
     def recognize(self, address: str, sent_at: float) -> None:
         """Record that a request became known after it was sent, so it may be in the sample."""
@@ -123,14 +127,17 @@ class Pressure:
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""
         if self._others.pop(address, None) is not None:
-            self._write(address, 0.0, 0.0, inf)
+            self._write(address, 0.0, 0.0, inf, 0.0)
 
     def expire(self, oldest: float) -> None:
         """Forget the samples from before that time."""
         for address in [a for a, one in self._others.items() if one.at < oldest]:
             self.forget(address)
 
-    def _write(self, address: str, requests: float, backlog: float, room: float) -> None:
+    def _write(
+        self, address: str, requests: float, backlog: float, room: float, kv_usage: float
+    ) -> None:
         total = self._totals.of(address)
-        total.other_requests, total.other_backlog, total.room = requests, backlog, room
+        total.other_requests, total.other_backlog = requests, backlog
+        total.room, total.kv_usage = room, kv_usage
         total.add_up()

@@ -18,7 +18,7 @@ class Total:
     """
 
     __slots__ = (
-        *("backlog", "context", "known_backlog", "known_requests"),
+        *("backlog", "context", "known_backlog", "known_requests", "kv_usage"),
         *("other_backlog", "other_requests", "paused", "requests", "room", "sent"),
     )
 
@@ -37,6 +37,8 @@ class Total:
         """Sessions that count as paused."""
         self.room = inf
         """Tokens that fit into the KV cache; infinite if unknown, negative if it is full."""
+        self.kv_usage = 0.0
+        """Mean share of the KV cache that running requests have filled recently; 0 if unknown."""
         self.sent = 0
         """Known requests so far, also those that have ended."""
 

@@ -160,7 +160,7 @@ class PrefixCache(Strategy):
             len(eligible),
             everywhere=self._all_have(prompt.system_blocks, depths),
             alone=not others,
-            kv_usage=self._signals.pressure.kv_usage,
+            kv_usage=self._costs.kv_usage,
         )
         cached = {position: per_block * depth for position, depth in depths.items()}
         if others:

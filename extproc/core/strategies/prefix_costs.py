@@ -39,21 +39,23 @@ end."""
 _CROWD_SECONDS = 0.02
 """Seconds after which waiting prompts are counted again, and how much a paused session counts."""
 
+_NO_LOAD = Total()
+
 
 class _Terms:
     """The terms of the cost on one endpoint."""
 
-    __slots__ = ("computed", "copies", "load", "prompts", "requests", "steps", "turns")
+    __slots__ = ("computed", "copy_factor", "load", "prompts", "requests", "steps", "turns")
 
     def __init__(self) -> None:
-        self.load = Total()
+        self.load = _NO_LOAD  # until the first refresh
         # As in `GpuFactors`.
-        self.prompts = self.steps = self.copies = 1.0
+        self.prompts = self.steps = self.copy_factor = 1.0
         self.turns = 0.0
         self.requests = 0.0
         """Requests in flight and those that paused sessions will probably send."""
         self.computed = 0.0
-        """Tokens of the present request that it computes, without those that a copy saves later."""
+        """Tokens of the present request to compute, without those that a copy saves later."""
 
 
 class PrefixCosts:
@@ -73,6 +75,8 @@ class PrefixCosts:
         self._expected = 0.0
         self._crowd = 0.0
         self._least_room = inf
+        self.kv_usage = 0.0
+        """Mean share of the KV caches that running requests fill."""
         self.copies = PrefixCopies(signals, weights)
         """The savings by further copies of prefixes."""
 
@@ -101,6 +105,7 @@ class PrefixCosts:
             self._evicting = dict(self._missed())
             self._compare_gpus()
             self._least_room = min([one.load.room for one in self._terms])
+            self.kv_usage = sum([one.load.kv_usage for one in self._terms]) / len(self._terms)
         if now >= self._crowded_at + _CROWD_SECONDS:
             self._crowded_at = now
             self._expected = self._expected_requests()
@@ -128,18 +133,19 @@ class PrefixCosts:
 
         The unit is the time of a prompt token on a usual endpoint. `saved` has the tokens of its
         prompt in the endpoint's cache, of which requests in flight use up to `in_use`. `copied`
-        tokens count as saved on all others that would have the copy soon, and fewer of them on slow
-        ones. The request itself ends the pause of a session on the endpoints `continued`. Tokens
-        after the compared part of a long prompt are probably where that part is, if it is more than
-        a system prompt. So those `not_compared` only need room. `loading` has the tokens that
-        loading the adapter counts as on each endpoint. It is empty if the request has no adapter.
+        tokens count as saved on all others that would have the copy soon, see
+        `PrefixCopies.savings`, and fewer of them on slow ones. The request itself ends the pause of
+        a session on the endpoints `continued`. Tokens after the compared part of a long prompt are
+        probably where that part is, if it is more than a system prompt. So those `not_compared`
+        only need room. `loading` has the tokens that loading the adapter counts as on each
+        endpoint. It is empty if the request has no adapter.
         """
         weights, terms = self._weights, self._terms
         self._count_requests(continued)
         self._share = share = weights.batch + weights.balance / (self._usual_requests() + 1)
         self._count_computed(tokens, saved, copied)
-        for position, adapter in enumerate(loading):
-            terms[position].computed += adapter
+        for position, more in enumerate(loading):
+            terms[position].computed += more
         if self._gpus.unknown:
             self._try_unknown()
         crowd, decoding = self._reduced_crowd(), share * weights.answer
@@ -156,8 +162,8 @@ class PrefixCosts:
             for one in terms
         ]
         if crowd < self._crowd:  # loading is known from the engines, so it keeps the full factor
-            for position, adapter in enumerate(loading):
-                costs[position] += (self._crowd - crowd) * adapter
+            for position, more in enumerate(loading):
+                costs[position] += (self._crowd - crowd) * more
         if self._gpus.turns:
             for position, one in enumerate(terms):
                 costs[position] += one.turns
@@ -212,11 +218,11 @@ class PrefixCosts:
         self._gpus = gpus = gpu_factors(self._signals, self._addresses, step, self._evicting)
         for position, one in enumerate(self._terms):
             one.prompts, one.steps = gpus.prompts[position], gpus.steps[position]
-            one.copies = gpus.copies[position]
+            one.copy_factor = gpus.copies[position]
             one.turns = gpus.turns[position] if gpus.turns else 0.0
 
     def _try_unknown(self) -> None:
-        """Let idle endpoints of unknown speed count as the fastest at first."""
+        """Let endpoints of unknown speed count as the fastest at first, while they are idle."""
         gpus = self._gpus
         fastest = min(gpus.prompts), min(gpus.steps)
         for position in gpus.unknown:
@@ -259,7 +265,7 @@ class PrefixCosts:
         for one in self._terms:
             one.computed = tokens
             if more and one.load.backlog <= soon:
-                one.computed = max(0.0, tokens - more * one.copies)
+                one.computed = max(0.0, tokens - more * one.copy_factor)
         for position, known in saved.items():
             one, own = self._terms[position], tokens - known
             if own < one.computed:

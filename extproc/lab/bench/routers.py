@@ -34,7 +34,7 @@ ROUNDS = 9
 class BusyRouter:
     """A router with one model, its endpoints, and requests that start and end.
 
-    Each of the `sidecars` has as many requests in flight. They share no state.
+    Each of the `sidecars` has four requests in flight on each endpoint. They share no state.
     """
 
     def __init__(self, strategy: str, endpoints: int, sidecars: int = 1) -> None:

@@ -131,20 +131,22 @@ class TestShareOfOthers:
 
 
 class TestKvUsage:
-    def test_is_the_mean_of_all_endpoints(self, pressure: Pressure) -> None:
-        for _ in range(2_000):
-            record(pressure, QUIET._replace(kv_usage=0.2), A)
-            record(pressure, QUIET._replace(kv_usage=0.6), B)
-        assert pressure.kv_usage == pytest.approx(0.4, abs=0.01)
+    def test_is_that_of_the_first_sample_at_first(self, scene: Scene, pressure: Pressure) -> None:
+        record(pressure, QUIET._replace(kv_usage=0.6))
+        assert scene.totals.of(A).kv_usage == 0.6
 
-    def test_follows_recent_samples_and_no_single_one(self, pressure: Pressure) -> None:
-        for _ in range(2_000):
-            record(pressure, QUIET._replace(kv_usage=0.2))
-        record(pressure, QUIET._replace(kv_usage=1))
-        assert pressure.kv_usage == pytest.approx(0.2, abs=0.01)
-        for _ in range(2_000):
-            record(pressure, QUIET._replace(kv_usage=0.6))
-        assert pressure.kv_usage == pytest.approx(0.6, abs=0.01)
+    def test_follows_recent_samples_and_no_single_one(
+        self, scene: Scene, pressure: Pressure
+    ) -> None:
+        for usage, samples, expected in ((0.2, 1, 0.2), (1, 1, 0.216), (0.6, 300, 0.6)):
+            for _ in range(samples):
+                record(pressure, QUIET._replace(kv_usage=usage))
+            assert scene.totals.of(A).kv_usage == pytest.approx(expected, abs=0.001)
+
+    def test_is_unknown_after_an_endpoint_left(self, scene: Scene, pressure: Pressure) -> None:
+        record(pressure, QUIET._replace(kv_usage=0.6))
+        pressure.forget(A)
+        assert scene.totals.of(A).kv_usage == 0
 
 
 class TestExpiry:

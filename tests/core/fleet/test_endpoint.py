@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
+from itertools import islice, permutations
 from typing import get_args
 
 import pytest
@@ -42,6 +42,28 @@ def test_walk_yields_eligible_endpoints_in_ring_order() -> None:
         assert list(snapshot.walk(key, "")) == on_ring
         assert list(snapshot.walk(key, "sql")) == [e for e in on_ring if e is not C]
         assert list(snapshot.walk(key, "unheard-of")) == []
+
+
+_Asked = st.tuples(st.sampled_from([1, 2**63]), st.sampled_from(["", "sql"]), st.integers(1, 4))
+
+
+@given(st.lists(st.tuples(_Asked, st.booleans()), max_size=20))
+def test_the_first_endpoints_are_those_of_the_walk_whatever_was_asked_before(
+    asked: list[tuple[tuple[int, str, int], bool]],
+) -> None:
+    whole = Snapshot.of([A, B, C], 16)
+    restricted = whole.restricted(subset_of((B.address, C.address)))
+    for (key, adapter, number), is_whole in asked:
+        snapshot = whole if is_whole else restricted
+        walk = islice(snapshot.walk(key, adapter), number)
+        assert snapshot.first(key, adapter, number) == tuple(one.name for one in walk)
+
+
+def test_a_snapshot_keeps_a_bounded_number_of_first_endpoints() -> None:
+    snapshot = Snapshot.of([A, B, C], 16)
+    for key in range(1_000):
+        snapshot.first(key, "", 2)
+    assert len(snapshot._first) <= 256
 
 
 def test_each_endpoint_has_replication_virtual_nodes() -> None:

@@ -204,6 +204,29 @@ def test_turns_of_an_agents_session_meet_behind_sidecars_that_share_nothing() ->
     assert len({places[-1] for places in went.values()}) > PLACES
 
 
+@pytest.mark.parametrize(("kv_usage", "is_spread"), [(0.5, True), (0.1, False)])
+def test_sessions_spread_over_the_endpoints_of_their_agent_where_caches_are_filled(
+    kv_usage: float, *, is_spread: bool
+) -> None:
+    """Another sidecar has sent the previous turn of each session."""
+    replicas = Replicas(16)
+    for endpoint in replicas.snapshot.endpoints:
+        for _ in range(5):
+            replicas.scrape(endpoint, running=4, kv_usage=kv_usage)
+    for number in range(180):
+        replicas.serve(Query(prompt=prompt(f"other {number}", 400)))
+    for number in range(20):
+        replicas.serve(query(f"new {number}", 400, after=RARE))
+    replicas.clock.now += 1  # the mean usage is read at intervals
+    first = set()
+    for number in range(20):
+        asked = query(f"session {number}", 8_000, after=RARE)
+        assert asked.prompt is not None
+        previous = asked.prompt._replace(previous_blocks=len(asked.prompt.blocks) - 1)
+        first.add(replicas.first(asked._replace(prompt=previous)).endpoint)
+    assert (len(first) > 1) == is_spread
+
+
 class TestRepeatedShare:
     LONG = prompt("long", 6400)
     BLOCKS = len(LONG.blocks)

@@ -59,11 +59,11 @@ def test_walk_wraps_around() -> None:
     assert list(ring.walk(LAST_KEY)) == ["pod-a-1", "pod-a-2"]
 
 
-@given(names=members, key=keys, data=st.data())
+@given(names=members, key=keys, replication=st.sampled_from([1, 16]), data=st.data())
 def test_members_among_some_names_have_the_order_of_the_walk(
-    names: list[str], key: int, data: st.DataObject
+    names: list[str], key: int, replication: int, data: st.DataObject
 ) -> None:
-    ring = ring_of(*names)
+    ring = ring_of(*names, replication=replication)
     some = data.draw(st.sets(st.sampled_from(names)))
     assert list(ring.among(key, some)) == [name for name in ring.walk(key) if name in some]
 

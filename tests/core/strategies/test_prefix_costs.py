@@ -635,6 +635,8 @@ class TestLoads:
             new = costs(replicas)  # this ends paused sessions, which `kept` counts next
             kept.refresh(replicas.clock.now)
             assert kept.of(1_000, {}, NOTHING, 0) == new.of(1_000, {}, NOTHING, 0)
+            loads = zip(kept.copies._totals, new.copies._totals, strict=True)
+            assert all(one is other for one, other in loads)
 
     def happen(self, replicas: Replicas, event: str, pick: int) -> None:
         """Change the fleet in one way."""

@@ -48,7 +48,7 @@ _Asked = st.tuples(st.sampled_from([1, 2**63]), st.sampled_from(["", "sql"]), st
 
 
 @given(st.lists(st.tuples(_Asked, st.booleans()), max_size=20))
-def test_the_first_endpoints_are_those_of_the_walk_whatever_was_asked_before(
+def test_the_first_endpoints_are_those_of_the_walk_in_any_order_of_questions(
     asked: list[tuple[tuple[int, str, int], bool]],
 ) -> None:
     whole = Snapshot.of([A, B, C], 16)

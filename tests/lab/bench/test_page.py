@@ -11,6 +11,8 @@ from extproc.lab.bench.rows import medians
 from extproc.lab.bench.targets import FAST
 from tests.lab.bench.results_made_up import figures, made_up
 
+DOCS = Path(__file__).parents[3] / "docs"
+
 
 def test_a_file_preserves_the_figures(tmp_path: Path) -> None:
     results = made_up(FAST)
@@ -29,6 +31,11 @@ def test_the_page_is_written_next_to_its_figures(tmp_path: Path) -> None:
     assert f"| 1 kB, 32 | {FAST} | 6,000 | 0.60 | 0.50 | 1.50 | 100 | 60 | 2.67 |" in written
     assert f"| 8,000 | {FAST} | 8,000 | 50, 90, 70 | 5.0 |" in written
     assert "not measured" not in written
+
+
+def test_the_committed_page_matches_its_figures() -> None:
+    same = (DOCS / page.PAGE).read_text() == page.text(read(DOCS / page.FIGURES))
+    assert same, "run `python -m extproc.lab.bench.page`"
 
 
 def test_rounds_give_medians_and_the_sum_of_failures() -> None:

@@ -94,6 +94,16 @@ class TestRoutes:
         text = merged(configuration([listener(limited)]))
         assert merged(text) == text
 
+    @pytest.mark.parametrize("value", ["null", "5", "text", "true", "{}", "{a: b}", "[]"])
+    def test_inherit_no_headers_that_are_no_list(self, value: str) -> None:
+        """Null is as if the field were missing. Envoy refuses the other values."""
+        usual = {one["name"]: one for one in routes(merged(configuration())) if one.get("name")}
+        given = CATCH_ALL + f"  response_headers_to_add: {value}\n"
+        found = routes(merged(configuration([listener(given)])))
+        for one in (one for one in found if one.get("name")):
+            key = "response_headers_to_add"
+            assert one[key] == usual[one["name"]][key]
+
     def test_below_a_prefix_match_it_and_remove_it(self) -> None:
         found = routes(merged(configuration(), prefixes=["/team/v1/"]))
         for one in (one for one in found if one.get("name")):

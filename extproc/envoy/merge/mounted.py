@@ -99,14 +99,14 @@ def _with_extra(routes: str, index: int, key: str, value: Any) -> str:
     existing = _own(place, key)
     if existing is None:
         return add_entries(routes, place, _entry(key, value))
-    if isinstance(existing, Sequence):
+    if isinstance(existing, Sequence) and isinstance(value, list):
         block = "".join(f"- {inline(one)}\n" for one in value if one not in existing.data())
         return insert_items(routes, existing, len(existing.items), block) if block else routes
-    if isinstance(existing, Mapping):
+    if isinstance(existing, Mapping) and isinstance(value, dict):
         there = existing.values()
         block = "".join(_entry(name, one) for name, one in value.items() if name not in there)
         return add_entries(routes, existing, block) if block else routes
-    return routes  # an alias of a value that has them
+    return routes  # an alias of a value that has them, or a value that Envoy refuses or ignores
 
 
 def _own(place: Mapping, key: str) -> Node | None:

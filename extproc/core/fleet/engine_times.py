@@ -215,7 +215,8 @@ class EngineTimes:
         }
         only_step = {one: steps[one] for one in known if one not in seconds}
         prompts = {**_ratios(seconds, addresses), **only_step} if seconds else steps
-        return Slowness(prompts, steps, frozenset(addresses) - known.keys())
+        # The difference of a frozenset and keys is a set, which compiled code refuses.
+        return Slowness(prompts, steps, frozenset([one for one in addresses if one not in known]))
 
     def _kinds(self, addresses: Iterable[str]) -> list[_Kind]:
         """Return the kinds of those endpoints whose steps are known; their caches are equal."""

@@ -95,8 +95,8 @@ class TestRoutes:
         assert merged(text) == text
 
     @pytest.mark.parametrize("value", ["null", "5", "text", "true", "{}", "{a: b}", "[]"])
-    def test_inherit_no_headers_that_are_no_list(self, value: str) -> None:
-        """Null is as if the field were missing. Envoy refuses the other values."""
+    def test_inherit_no_headers_from_null_or_anything_but_a_list_of_them(self, value: str) -> None:
+        """Null and an empty list add nothing. Envoy refuses the other values."""
         usual = {one["name"]: one for one in routes(merged(configuration())) if one.get("name")}
         given = CATCH_ALL + f"  response_headers_to_add: {value}\n"
         found = routes(merged(configuration([listener(given)])))

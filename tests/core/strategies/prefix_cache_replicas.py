@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
+import pytest
 import xxhash
 
+from extproc.compiled import COMPILED
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
+from extproc.core.fleet.engine_times import Slowness
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Lease, Ledger
 from extproc.core.fleet.report import Load, Report
@@ -122,3 +125,13 @@ def costs(replicas: Replicas) -> PrefixCosts:
     found.use(replicas.addresses)
     found.refresh(replicas.clock.now)
     return found
+
+
+not_compiled = pytest.mark.skipif(COMPILED, reason="compiled methods cannot be replaced")
+
+
+def set_slowness(monkeypatch: pytest.MonkeyPatch, replicas: Replicas, known: Slowness) -> None:
+    """Let the times of the engines differ in this way. Skip the test if this is impossible."""
+    if COMPILED:
+        pytest.skip("compiled methods cannot be replaced")
+    monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)

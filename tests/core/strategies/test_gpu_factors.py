@@ -10,7 +10,7 @@ from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.strategies import Query
 from extproc.core.strategies.gpu_factors import GpuFactors, gpu_factors
 from extproc.core.strategies.prefix_copies import NOTHING
-from tests.core.strategies.prefix_cache_replicas import Replicas, costs, prompt
+from tests.core.strategies.prefix_cache_replicas import Replicas, costs, prompt, set_slowness
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def mixed(replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> Replicas:
     """Three endpoints, of which the first takes twice as long, and the last half as long."""
     slow, _, fast = replicas.addresses
     found = Slowness({slow: 2.0, fast: 0.5}, {slow: 3.0, fast: 0.5})
-    monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+    set_slowness(monkeypatch, replicas, found)
     return replicas
 
 
@@ -58,7 +58,7 @@ class TestMixedFleet:
         slow, unknown, fast = replicas.addresses
         known = frozenset([unknown])
         found = Slowness({slow: 2.0, unknown: 1.2, fast: 0.5}, {}, unknown=known)
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        set_slowness(monkeypatch, replicas, found)
         assert factors(replicas).unknown == [1]
 
 
@@ -67,7 +67,7 @@ class TestHomeShares:
         """Return the shares of endpoints that take these times for a prompt."""
         replicas = Replicas(len(prompts))
         found = Slowness(dict(zip(replicas.addresses, prompts, strict=True)), {})
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        set_slowness(monkeypatch, replicas, found)
         return [factors(replicas).home_shares[one] for one in replicas.addresses]
 
     def test_are_the_cubes_of_the_speeds_if_these_differ_little(
@@ -91,7 +91,7 @@ class TestHomeShares:
         replicas = Replicas(2)
         slow, new = replicas.addresses
         found = Slowness({slow: 2.0}, {}, unknown=frozenset([new]))
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        set_slowness(monkeypatch, replicas, found)
         assert factors(replicas).home_shares == {}
 
     @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20))
@@ -157,7 +157,7 @@ class TestSession:
     def speeds(self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
         *_, fast = replicas.addresses
         found = Slowness({fast: 0.6}, {})
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        set_slowness(monkeypatch, replicas, found)
         monkeypatch.setattr(replicas.signals.backlog, "mean", 2_000)
 
     def moves(self, replicas: Replicas) -> bool:
@@ -195,7 +195,7 @@ class TestUnknownEndpoint:
         prompts = {slow: 2.0, unknown: 1.25, fast: 0.5}
         steps = {slow: 1.5, unknown: 1.0, fast: 0.5}
         found = Slowness(prompts, steps, unknown=frozenset([unknown]))
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        set_slowness(monkeypatch, replicas, found)
         continuing(0.5, monkeypatch)
         return replicas.addresses
 
@@ -235,7 +235,7 @@ class TestNearlyEqualEndpoints:
     ) -> None:
         *_, fast = replicas.snapshot.endpoints
         found = Slowness({fast.address: 0.5}, {fast.address: 0.5})
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        set_slowness(monkeypatch, replicas, found)
         replicas.load(fast, 200, backlog=100_000)
         monkeypatch.setattr(replicas.signals.backlog, "mean", 4_000)
         continuing(0.8, monkeypatch)

@@ -16,6 +16,7 @@ from tests.core.strategies.prefix_cache_replicas import (
     key,
     prompt,
     query,
+    set_slowness,
 )
 
 
@@ -91,7 +92,7 @@ class TestOtherSidecars:
         *slow, fast = replicas.ring_from(key("prompt"))
         slowness = {one.address: 4.0 for one in slow} | {fast.address: 1.0}
         found = Slowness(slowness, {})
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: found)
+        set_slowness(monkeypatch, replicas, found)
         replicas.load(fast, round(60 * (1 - share)))
         replicas.scrape(fast, running=60)
         chosen = replicas.first(query("prompt")).endpoint

@@ -21,9 +21,11 @@ from tests.core.strategies.prefix_cache_replicas import (
     TOKENS,
     Replicas,
     costs,
+    not_compiled,
     prompt,
     query,
     rules,
+    set_slowness,
 )
 
 
@@ -93,6 +95,7 @@ class TestPausedSession:
         ended = costs(replicas).of(0, {}, NOTHING, 0, [home])
         assert waiting[home] > ended[home] == ended[1 - home]
 
+    @not_compiled
     def test_is_found_only_where_most_is_cached_beyond_the_system_prompt(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -115,6 +118,7 @@ class TestPausedSession:
         replicas.first(asked)
         assert read == [home.address]
 
+    @not_compiled
     def test_is_not_one_with_a_request_in_flight(self, monkeypatch: pytest.MonkeyPatch) -> None:
         replicas = Replicas(2)
         asked = talk(replicas)
@@ -433,7 +437,7 @@ class TestSlowEndpoint:
         replicas = Replicas(2)
         slow, _ = replicas.addresses
         known = Slowness(prompts={slow: 2.0}, steps={})
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)
+        set_slowness(monkeypatch, replicas, known)
         monkeypatch.setattr(replicas.signals.prefixes, "age", lambda address: 1.0)
         monkeypatch.setattr(replicas.signals.contexts, "continued_after", lambda seconds: 0.5)
         found = costs(replicas)
@@ -448,7 +452,7 @@ class TestSlowEndpoint:
         replicas = Replicas(2)
         slow, _ = replicas.addresses
         known = Slowness(prompts={slow: 2.0}, steps={slow: 3.0})
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)
+        set_slowness(monkeypatch, replicas, known)
         for endpoint in replicas.snapshot.endpoints:
             replicas.load(endpoint, 5)
         found, usual = costs(replicas).of(tokens, {}, NOTHING, 0)
@@ -460,7 +464,7 @@ class TestSlowEndpoint:
         replicas = Replicas(2)
         slow, other = replicas.addresses
         known = Slowness(prompts={slow: 2.0}, steps={slow: 3.0})
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)
+        set_slowness(monkeypatch, replicas, known)
         before = costs(replicas).of(1_000, {}, NOTHING, 0)
         for address in (slow, other):
             replicas.signals.totals.of(address).room = 0.0
@@ -544,7 +548,7 @@ class TestBusyFleet:
         replicas = Replicas(3)
         slow, *_ = replicas.addresses
         known = Slowness(prompts={slow: 2.0}, steps={})
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)
+        set_slowness(monkeypatch, replicas, known)
         for address, tokens in zip(replicas.addresses, (0, waiting, 90_000), strict=True):
             replicas.signals.totals.of(address).backlog = tokens
         replicas.signals.backlog.mean = mean
@@ -561,7 +565,7 @@ class TestBusyFleet:
         replicas = Replicas(3)
         slow, *_ = replicas.addresses
         known = Slowness(prompts={slow: 2.0}, steps={})
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)
+        set_slowness(monkeypatch, replicas, known)
         for address in replicas.addresses:
             replicas.signals.totals.of(address).backlog = waiting
         shares = costs(replicas).home_shares
@@ -591,7 +595,7 @@ class TestBusyFleet:
             replicas.scrape(endpoint, running=4)
             replicas.signals.totals.of(endpoint.address).backlog = backlog
         known = Slowness(prompts={replicas.addresses[0]: 2.0}, steps={})
-        monkeypatch.setattr(replicas.signals, "slowness", lambda addresses: known)
+        set_slowness(monkeypatch, replicas, known)
         found = costs(replicas)
         found.of(1_000, {1: 400}, NOTHING, 0)
         behind = WEIGHTS.crowd * 2 / 4  # two prompts wait, and a quarter of the requests is known

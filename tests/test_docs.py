@@ -54,6 +54,17 @@ def test_the_readme_gives_the_result_of_the_fault_tests() -> None:
     assert f"[{found[2]} of {found[1]} fault tests]" in (ROOT / "README.md").read_text()
 
 
+def test_the_readme_gives_the_measured_cost_of_a_request() -> None:
+    measured = re.search(
+        r"^\| sidecar CPU per request, fast transport, us \| (\S+) ",
+        (ROOT / "docs" / "performance.md").read_text(),
+        re.MULTILINE,
+    )
+    assert measured is not None
+    cost = f"[{float(measured[1]):.0f} us of CPU](docs/performance.md)"
+    assert cost in (ROOT / "README.md").read_text()
+
+
 @pages
 def test_link_targets_exist(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):

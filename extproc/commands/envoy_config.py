@@ -25,8 +25,8 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         description="Prints the recommended Envoy configuration. With --into, it writes the pieces "
         "of that configuration into your own file and prints the difference. Pieces that your file "
         "has stay as they are, so a second run changes nothing. With --check, it prints a line "
-        "for each setting that loses requests or decisions: FILE: where: problem: cost; fix: "
-        "change.",
+        "for each setting that loses requests or decisions: FILE: line N: SEVERITY: where: "
+        "problem: cost; fix: change.",
         examples={
             "extproc envoy-config --endpoint 10.0.3.7:8000 > envoy.yaml": "print a configuration",
             "extproc envoy-config --into envoy.yaml --dry-run": "show what would change in a file",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import promql_parser
 import pytest
 
+from extproc.core.request.refusals import Refusal
 from tests.e2e.scene import MODEL
 from tests.manifests.builds import Object, adapter_rules, built
 from tests.manifests.expositions import Exposition, scrape
@@ -185,6 +186,21 @@ def test_no_alert_fires_for_a_resource_that_the_cluster_does_not_have() -> None:
     matchers = selector.matchers.matchers
     assert not fits(matchers, {"resource": "inferenceobjectives", "result": "404"})
     assert fits(matchers, {"resource": "inferenceobjectives", "result": "403"})
+
+
+def test_only_refused_requests_count_as_refused() -> None:
+    alert = next(one for one in alerts() if one["alert"] == "ExtprocRefusesRequests")
+    excluded = re.search(r'outcome!~"([^"]+)"', alert["expr"])
+    assert excluded
+    others = set(excluded[1].split("|"))
+    assert others == {"routed", "models_listed", "passed", "aborted"}
+    assert others.isdisjoint(one.code for one in _refusals(Refusal))
+
+
+def _refusals(kind: type[Refusal]) -> Iterator[type[Refusal]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _refusals(one)
 
 
 def test_alert_names_are_unique() -> None:

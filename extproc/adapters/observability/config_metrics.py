@@ -33,7 +33,8 @@ class ConfigMetrics:
         """The reason why the last document was refused; empty if it is in force."""
         self._reloads = Counter(
             "extproc_config_reloads",
-            "Models documents that were loaded, including the first, by result.",
+            "Models documents that were loaded, including the first, by result: success or "
+            "failure.",
             ["result"],
             registry=registry,
         )

@@ -35,7 +35,9 @@ class EndpointMetrics(Collector):
             labels=["model", "endpoint"],
         )
         endpoints = GaugeMetricFamily(
-            "extproc_endpoints", "Endpoints by state.", labels=["model", "state"]
+            "extproc_endpoints",
+            "Endpoints by state: ready, ejected or draining.",
+            labels=["model", "state"],
         )
         age = GaugeMetricFamily(
             "extproc_discovery_age_seconds",

@@ -112,7 +112,7 @@ class Prefill:
         return 0.0 if self._backlog.queue_of(self) is None else self.tokens
 
     def finish(self) -> None:
-        """Remove this prompt and all before it, because its response has begun.
+        """Remove this prompt and all before it, because it has its first token.
 
         A second call does nothing.
         """

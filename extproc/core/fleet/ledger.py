@@ -25,7 +25,7 @@ class Journal(Protocol):
         """Record a request that goes to an endpoint, and return its number, 1 or more."""
 
     def began(self, number: int) -> None:
-        """Record that the response has begun."""
+        """Record the first token of the response."""
 
     def moved(self, number: int, address: str) -> None:
         """Record that another endpoint serves the request after a retry."""
@@ -38,7 +38,7 @@ class LeaseListener(Protocol):
     """Receives the course of one request."""
 
     def began(self, lease: Lease) -> None:
-        """Record that the response has begun."""
+        """Record that the response's headers have arrived."""
 
     def ended(self, lease: Lease) -> None:
         """Record that the request has ended."""
@@ -63,12 +63,12 @@ class Lease:
         """Receives the course of the request; None without flow control."""
 
     def begin(self) -> None:
-        """Report to the listener that the response has begun."""
+        """Report to the listener that the response's headers have arrived."""
         if self.listener is not None:
             self.listener.began(self)
 
     def finish_prefill(self) -> None:
-        """Remove the prompt from the backlog, because the response has begun.
+        """Remove the prompt from the backlog, because it has its first token.
 
         A second call does nothing.
         """

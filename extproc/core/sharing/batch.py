@@ -53,7 +53,7 @@ class Batch(NamedTuple):
     """Numbers of requests that another endpoint serves after a retry, and its address."""
 
     began: Sequence[int] = ()
-    """Numbers of requests whose responses have begun."""
+    """Numbers of requests that have their first token."""
 
     ended: Sequence[int] = ()
     """Numbers of requests that have ended."""

@@ -95,7 +95,7 @@ class Journal:
         return self._last
 
     def began(self, number: int) -> None:
-        """Record that the response has begun."""
+        """Record the first token of the response."""
         self._happened()
         self._began.append(number)
         _limit(self._began)

@@ -26,7 +26,10 @@ class Flag(NamedTuple):
 def commands() -> Iterator[str]:
     """Return the lines of the section."""
     yield from heading("Commands")
-    yield "`ADDR` is `HOST:PORT` or `unix:PATH`. A flag overrides its environment variable."
+    yield (
+        "`ADDR` is `HOST:PORT` or `unix:PATH`. A flag overrides its environment variable. The "
+        "variable of a flag without a value is `1`, `true`, `yes` or `on`."
+    )
     for command, parser in _parsers().items():
         yield from heading(f"`{command}`", level=3)
         yield from paragraph(f"{parser.description} {parser.epilog or ''}")

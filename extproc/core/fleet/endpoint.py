@@ -12,6 +12,9 @@ from extproc.core.fleet.subset import Subset
 _MOST_FIRST = 256
 """Results of `Snapshot.first` that a snapshot keeps."""
 
+_MOST_RESTRICTED = 16
+"""The same for `Snapshot.restricted`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -42,6 +45,7 @@ class Snapshot:
     _first: dict[tuple[int, str, int], tuple[str, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    _restricted: dict[Subset, Snapshot] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -63,8 +67,22 @@ class Snapshot:
         return cls(ordered, ring, _by_adapter(ordered))
 
     def restricted(self, subset: Subset) -> Snapshot:
-        """Return the snapshot with only the endpoints that the subset allows."""
+        """Return the snapshot with only the endpoints that the subset allows.
+
+        The snapshot keeps some results, because gateways repeat a few subsets. Equal subsets get
+        the same object, for which strategies keep what they computed of its endpoints.
+        """
+        found = self._restricted.get(subset)
+        if found is None:
+            if len(self._restricted) >= _MOST_RESTRICTED:
+                self._restricted.clear()
+            found = self._restricted[subset] = self._with_only(subset)
+        return found
+
+    def _with_only(self, subset: Subset) -> Snapshot:
         allowed = tuple(e for e in self.endpoints if subset.allows(e.address))
+        if len(allowed) == len(self.endpoints):
+            return self
         return Snapshot(allowed, self.ring, _by_adapter(allowed), subset)
 
     def eligible(self, adapter: str) -> tuple[Endpoint, ...]:
@@ -108,9 +126,13 @@ class Snapshot:
         return self.ring.among(key, names)
 
 
-def _by_adapter(endpoints: Iterable[Endpoint]) -> dict[str, tuple[Endpoint, ...]]:
+def _by_adapter(endpoints: tuple[Endpoint, ...]) -> dict[str, tuple[Endpoint, ...]]:
+    """Return the endpoints of each adapter; the same tuple where all have it."""
     found: dict[str, list[Endpoint]] = {}
     for endpoint in endpoints:
         for adapter in endpoint.adapters:
             found.setdefault(adapter, []).append(endpoint)
-    return {adapter: tuple(those) for adapter, those in found.items()}
+    return {
+        adapter: endpoints if len(those) == len(endpoints) else tuple(those)
+        for adapter, those in found.items()
+    }

@@ -97,9 +97,34 @@ _MOST_WARM = 16
 _FEW = 0.1
 """Share of the endpoints up to which it is faster to look for them alone on the ring."""
 
+_MOST_VIEWS = 8
+"""Groups of endpoints that are kept: requests for different adapters, or behind gateways that allow
+a subset, have different ones in turn."""
+
 _NEARLY_ALONE = 0.05
 """Share of the lowest cost by which other endpoints may always cost more, so that sidecars with
 little traffic agree."""
+
+
+class _View:
+    """Endpoints that are eligible together. Their positions stand for them."""
+
+    __slots__ = ("addresses", "costs", "eligible", "positions", "stale", "trusted")
+
+    def __init__(self, eligible: Sequence[Endpoint], signals: Signals, weights: Weights) -> None:
+        self.eligible = eligible
+        self.addresses = [endpoint.address for endpoint in eligible]
+        self.positions = {address: position for position, address in enumerate(self.addresses)}
+        self.costs = PrefixCosts(signals, weights, self.addresses)
+        self.stale: Collection[str] | None = None
+        self.trusted: dict[str, int] = {}
+        """The positions of the endpoints whose caches count."""
+
+    def trust(self, stale: Collection[str]) -> None:
+        """Let only the caches of endpoints count that are not stale."""
+        if stale is not self.stale:
+            self.stale = stale
+            self.trusted = {a: p for a, p in self.positions.items() if a not in stale}
 
 
 class PrefixCache(Strategy):
@@ -124,15 +149,12 @@ class PrefixCache(Strategy):
         self._spec = spec
         self._homes = HomeEndpoints(rng, by_header=by_header)
         self._weights = weights
-        self._eligible: Sequence[Endpoint] = ()
-        self._addresses: list[str] = []
-        self._costs = PrefixCosts(signals, weights)
+        self._views: list[_View] = []  # the latest one first
+        self._view = _View((), signals, weights)
         self._prefix: int | None = None
         self._repeated_blocks = 0
         self._agreement = 0.0  # probability that another sidecar has sent a prompt like this one
-        self._positions: dict[str, int] = {}
         self._stale: Collection[str] = ()
-        self._trusted: dict[str, int] = {}
         self._refreshed_at = -inf
 
     def rank(
@@ -160,14 +182,14 @@ class PrefixCache(Strategy):
             len(eligible),
             everywhere=self._all_have(prompt.system_blocks, depths),
             alone=not others,
-            kv_usage=self._costs.kv_usage,
+            kv_usage=self._view.costs.kv_usage,
         )
         cached = {position: per_block * depth for position, depth in depths.items()}
         if others:
             sent = self._agreement * compared
             if deepest < prompt.previous_blocks:  # another sidecar has sent that turn
                 sent = max(sent, _PREVIOUS * per_block * prompt.previous_blocks)
-            shares = self._costs.home_shares
+            shares = self._view.costs.home_shares
             self._add_homes(cached, sent, homes.walk(snapshot, query.adapter, shares))
         is_one = deepest and not prompt.other_chains
         self._prefix = prompt.blocks[deepest - 1] if is_one else None
@@ -175,15 +197,15 @@ class PrefixCache(Strategy):
         copied, in_use, continued = NOTHING, 0.0, list[int]()
         if self._prefix is not None:
             shared = per_block * deepest
-            copied = self._costs.copies.savings(compared, cached, self._prefix, shared)
+            copied = self._view.costs.copies.savings(compared, cached, self._prefix, shared)
             in_use = shared if self._signals.contexts.sharing(self._prefix) else 0.0
             if has_history:
                 continued = self._continued(prompt, depths, deepest)
         loading: Sequence[float] = ()
         if query.adapter:
             residency = self._signals.residency
-            loading = load_tokens(residency, query.adapter, self._addresses, self._stale)
-        costs = self._costs.of(
+            loading = load_tokens(residency, query.adapter, self._view.addresses, self._stale)
+        costs = self._view.costs.of(
             compared,
             cached,
             copied,
@@ -225,17 +247,27 @@ class PrefixCache(Strategy):
         self._use_endpoints(eligible)
         depths = self._cached_blocks(query.prompt)
         enough = max(depths.values(), default=0) * _WARM
-        found = tuple(self._addresses[p] for p, depth in depths.items() if depth >= enough)
+        found = tuple(self._view.addresses[p] for p, depth in depths.items() if depth >= enough)
         return found if len(found) <= _MOST_WARM else ()
 
     def _use_endpoints(self, eligible: Sequence[Endpoint]) -> None:
         """Number the eligible endpoints: their positions stand for them in costs and depths."""
-        if eligible is not self._eligible:  # usually the same object as for the previous request
-            self._eligible = eligible
-            self._addresses = addresses = [endpoint.address for endpoint in eligible]
-            self._costs.use(addresses)
-            self._positions = {address: position for position, address in enumerate(addresses)}
-            self._trust()
+        if eligible is not self._view.eligible:  # usually the same object as before
+            self._view = self._view_of(eligible)
+        self._view.trust(self._stale)
+
+    def _view_of(self, eligible: Sequence[Endpoint]) -> _View:
+        """Return the view of these endpoints, one of the latest or a new one."""
+        views = self._views
+        for place, view in enumerate(views):
+            if view.eligible is eligible:
+                del views[place]
+                break
+        else:
+            view = _View(eligible, self._signals, self._weights)
+            del views[_MOST_VIEWS - 1 :]
+        views.insert(0, view)
+        return view
 
     def _refresh_signals(self) -> None:
         """Drop stale information, at intervals.
@@ -245,18 +277,13 @@ class PrefixCache(Strategy):
         """
         now = self._signals.clock()
         self._signals.backlog.advance()
-        self._costs.refresh(now)
+        self._view.costs.refresh(now)
         max_age = self._spec.stale_after_seconds
         if now >= self._refreshed_at + max_age / 3:
             self._refreshed_at = now
             self._signals.pressure.expire(now - max_age)
             self._stale = self._signals.stale(max_age)
-            self._trust()
-
-    def _trust(self) -> None:
-        """Let only the caches of endpoints count that are not stale."""
-        stale = self._stale
-        self._trusted = {a: position for a, position in self._positions.items() if a not in stale}
+            self._view.trust(self._stale)
 
     def _cached_blocks(self, prompt: Prompt) -> dict[int, int]:
         """Return the number of the prompt's blocks in each endpoint's cache, by position.
@@ -264,7 +291,7 @@ class PrefixCache(Strategy):
         The deepest come last. If a request has several prompts, their blocks are added up, and the
         order is any.
         """
-        trusted, prefixes = self._trusted, self._signals.prefixes
+        trusted, prefixes = self._view.trusted, self._signals.prefixes
         depths = dict[int, int]()
         for address, depth in prefixes.matches(prompt.blocks).items():
             position = trusted.get(address)
@@ -283,7 +310,7 @@ class PrefixCache(Strategy):
         for position, depth in reversed(depths.items()):
             if depth < deepest:
                 break
-            address = self._addresses[position]
+            address = self._view.addresses[position]
             run = signals.prefixes.run_ending(address, prompt.blocks, depth)
             if run and signals.contexts.pauses((address, run)):
                 found.append(position)
@@ -291,13 +318,13 @@ class PrefixCache(Strategy):
 
     def _all_have(self, blocks: int, depths: Mapping[int, int]) -> bool:
         """Return True if every endpoint has this number of the prompt's blocks."""
-        return len(depths) == len(self._addresses) and min(depths.values()) >= blocks
+        return len(depths) == len(self._view.addresses) and min(depths.values()) >= blocks
 
     def _add_homes(self, cached: dict[int, float], sent: float, ring: Iterator[Endpoint]) -> None:
         """Add the tokens that other sidecars have probably sent to the prompt's home endpoints."""
         expected = self._weights.home * sent
         for endpoint in islice(ring, PLACES):
-            position = self._trusted.get(endpoint.address)
+            position = self._view.trusted.get(endpoint.address)
             if position is not None and expected > cached.get(position, 0.0):
                 cached[position] = expected
             expected /= 2
@@ -309,15 +336,15 @@ class PrefixCache(Strategy):
         best, following = _two_lowest(costs)
         lowest = costs[best]
         limit = lowest + self._tolerance(best, lowest)
-        likely = self._costs.with_unseen(best, lowest)
+        likely = self._view.costs.with_unseen(best, lowest)
         if costs[following] > max(limit, likely):
             costs[best] = inf
             yield best
         else:
-            positions = self._positions  # a request may replace them
+            positions = self._view.positions  # a request may replace them
             near = {p for p, cost in enumerate(costs) if cost <= limit}
             if likely > limit:
-                near |= self._costs.that_may_be_best(costs, best, likely)
+                near |= self._view.costs.that_may_be_best(costs, best, likely)
             for endpoint in self._on_ring(near, query, snapshot, home):
                 position = positions[endpoint.address]
                 if position in near:
@@ -334,18 +361,18 @@ class PrefixCache(Strategy):
         more = self._weights.nearly - 1
         if not more:
             return 0.0
-        alone = _NEARLY_ALONE * (lowest - self._costs.later_turns(position))
+        alone = _NEARLY_ALONE * (lowest - self._view.costs.later_turns(position))
         if not self._agreement:
             return alone
         # Without the cost of responses: the same share of it could be more than fits into a batch.
-        return max(alone, more * self._agreement * self._costs.prompt_wait(position))
+        return max(alone, more * self._agreement * self._view.costs.prompt_wait(position))
 
     def _on_ring(
         self, positions: Collection[int], query: Query, snapshot: Snapshot, home: int
     ) -> Iterator[Endpoint]:
         """Return these endpoints, perhaps among others, clockwise from the key on the ring."""
-        if len(positions) < _FEW * len(self._eligible):
-            return snapshot.among(home, [self._eligible[p].name for p in positions])
+        if len(positions) < _FEW * len(self._view.eligible):
+            return snapshot.among(home, [self._view.eligible[p].name for p in positions])
         return snapshot.walk(home, query.adapter)
 
 

@@ -61,11 +61,12 @@ class _Terms:
 class PrefixCosts:
     """Costs of a request on the endpoints, which are numbered by their positions."""
 
-    def __init__(self, signals: Signals, weights: Weights) -> None:
+    def __init__(self, signals: Signals, weights: Weights, addresses: Sequence[str]) -> None:
+        """The positions in `addresses` stand for the endpoints."""
         self._signals = signals
         self._weights = weights
-        self._addresses: Sequence[str] = ()
-        self._terms: list[_Terms] = []
+        self._addresses = addresses
+        self._terms = [_Terms() for _ in addresses]
         self._evicting: Mapping[int, float] = {}
         self._gpus = GpuFactors([], [], [], [], {}, [])
         self._refreshed_at = -inf
@@ -79,13 +80,6 @@ class PrefixCosts:
         """Mean share of the KV caches that running requests fill."""
         self.copies = PrefixCopies(signals, weights)
         """The savings by further copies of prefixes."""
-
-    def use(self, addresses: Sequence[str]) -> None:
-        """Set the endpoints. Their positions stand for them from now on."""
-        self._addresses = addresses
-        self._terms = [_Terms() for _ in addresses]
-        self._version = -1
-        self._refreshed_at = self._crowded_at = -inf
 
     def refresh(self, now: float) -> None:
         """Look up the objects of the endpoints again if they changed.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.fleet.endpoint import Snapshot
-from extproc.core.fleet.subset import subset_of
+from extproc.core.fleet.subset import Subset, subset_of
 from extproc.core.schema import LoadBalancingSpec, StrategyName
 from extproc.core.strategies import Candidate, Query, Reason
 from tests.core.builders import balancing, endpoint, endpoints, strategy_of, thorough
@@ -26,6 +26,11 @@ def test_snapshot_does_not_depend_on_the_order_of_endpoints() -> None:
 
 def test_all_endpoints_are_eligible_without_an_adapter() -> None:
     assert Snapshot.of([A, B, C]).eligible("") == (A, B, C)
+
+
+def test_all_adapters_that_every_endpoint_has_share_their_endpoints() -> None:
+    snapshot = Snapshot.of([endpoint("a", "sql", "law"), endpoint("b", "sql", "law")])
+    assert snapshot.eligible("sql") is snapshot.eligible("law") is snapshot.eligible("")
 
 
 def test_endpoints_with_the_adapter_are_eligible() -> None:
@@ -103,6 +108,21 @@ class TestRestrictedSnapshot:
         snapshot = whole.restricted(subset_of(tuple(e.address for e in allowed)))
         assert list(snapshot.walk(key, "")) == [e for e in whole.walk(key, "") if e in allowed]
         assert set(snapshot.endpoints) == allowed
+
+    def test_is_the_same_object_for_equal_subsets(self) -> None:
+        whole = Snapshot.of(endpoints(4))
+        once, again = (Subset(frozenset({"10.0.0.1:8000"}), frozenset()) for _ in range(2))
+        assert whole.restricted(once) is whole.restricted(again)
+
+    def test_is_the_whole_one_if_all_endpoints_are_allowed(self) -> None:
+        whole = Snapshot.of(endpoints(4))
+        assert whole.restricted(subset_of(tuple(e.address for e in whole.endpoints))) is whole
+
+    def test_few_are_kept(self) -> None:
+        whole = Snapshot.of(endpoints(4))
+        for port in range(100):
+            whole.restricted(Subset(frozenset({f"10.0.0.1:{port}"}), frozenset()))
+        assert len(whole._restricted) <= 16
 
     def test_shares_the_ring(self) -> None:
         whole = Snapshot.of(endpoints(4))

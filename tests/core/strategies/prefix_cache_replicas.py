@@ -121,8 +121,7 @@ class Replicas:
 
 def costs(replicas: Replicas) -> PrefixCosts:
     """Return new costs of all endpoints."""
-    found = PrefixCosts(replicas.signals, WEIGHTS)
-    found.use(replicas.addresses)
+    found = PrefixCosts(replicas.signals, WEIGHTS, replicas.addresses)
     found.refresh(replicas.clock.now)
     return found
 

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
-from extproc.core.strategies import Query, Reason
+from extproc.core.fleet.signals import Signals
+from extproc.core.fleet.weights import Weights
+from extproc.core.strategies import Query, Reason, prefix_cache
+from extproc.core.strategies.prefix_costs import PrefixCosts
 from tests.core.strategies.prefix_cache_replicas import (
     TOKENS,
     Replicas,
     chain_of,
     key,
+    not_compiled,
     prompt,
     query,
     rules,
@@ -110,6 +118,36 @@ class TestAdapters:
         assert [c.endpoint.address for c in order] != replicas.addresses
         assert {c.endpoint.address for c in order} == set(replicas.addresses[1:])
         assert replicas.order(query("prompt")._replace(adapter="law")) == []
+
+    @not_compiled
+    def test_endpoints_are_numbered_once_for_all_adapters(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replicas, numbered = self.replicas(), list[int]()
+
+        class Counted(PrefixCosts):
+            def __init__(
+                self, signals: Signals, weights: Weights, addresses: Sequence[str]
+            ) -> None:
+                super().__init__(signals, weights, addresses)
+                numbered.append(len(addresses))
+
+        monkeypatch.setattr(prefix_cache, "PrefixCosts", Counted)
+        for adapter in ("", "sql", "", "sql"):
+            replicas.first(query("prompt")._replace(adapter=adapter))
+        assert numbered == [4, 3]
+
+    def test_load_for_one_adapter_counts_for_others(self) -> None:
+        replicas = Replicas(2)
+        served = [
+            Endpoint(e.address, e.name, frozenset({"sql"})) for e in replicas.snapshot.endpoints
+        ]
+        served[0] = replace(served[0], adapters=frozenset({"sql", "law"}))
+        replicas.snapshot = Snapshot.of(served)
+        assert len(replicas.order(query("one")._replace(adapter="sql"))) == 2
+        for _ in range(3):
+            replicas.send(query("other", 20_000)._replace(adapter="law"))
+        assert replicas.first(query("one")._replace(adapter="sql")).endpoint == served[1]
 
     def test_load_of_other_endpoints_does_not_count(self) -> None:
         replicas = self.replicas()

@@ -47,18 +47,19 @@ class Response:
     def headers(self, event: Event) -> None:
         """Read the response's head and Envoy's report of the endpoint."""
         decision, fleet = self._decision, self._fleet
-        decision.lease.begin()
         if event.served_by:
             self._record_outcome(event)
-        if event.served_by not in ("", decision.address):
+        if event.served_by not in ("", decision.lease.endpoint.address):
             decision.lease.move(fleet.endpoint(decision.model, event.served_by))
             self.retried = True
             if decision.response_id is not None:
                 fleet.response_ids.move(decision.response_id, event.served_by)
+        if event.outcome in (None, Outcome.SERVED):  # a failure says nothing of the latency
+            decision.lease.begin()  # after the move, so that it counts for the serving endpoint
         if event.load_report is not None and decision.reads_signals:
             load = load_of(event.load_report)
             if load is not None:
-                fleet.signals.record_load_report(decision.address, load)
+                fleet.signals.record_load_report(decision.lease.endpoint.address, load)
         if decision.answer_as is not None and event.media_type in (EVENTS, JSON):
             self._names = ResponseNames(decision.answer_as, events=event.media_type == EVENTS)
 

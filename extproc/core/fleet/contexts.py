@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from math import exp
+from math import exp, inf
 from typing import NamedTuple
 
 from extproc.core.fleet.totals import Totals
@@ -22,6 +22,9 @@ from extproc.core.fleet.totals import Totals
 LEAST_SECONDS = 0.5
 MOST_SECONDS = 60.0
 """Limits of the time that a paused session counts. After the longer one, it has ended."""
+
+_EXPIRY_SECONDS = 1.0
+"""Seconds after which ended requests let sessions expire that no decision has let expire."""
 
 _MEANS = 2.0
 """Mean pauses that a paused session counts for. Few of those that continue take longer. In the
@@ -93,6 +96,7 @@ class Contexts:
         self._late: OrderedDict[Session, _Pause] = OrderedDict()
         self._ended = 0
         self._over = 0
+        self._expired_at = -inf
         self._mean_pause = MOST_SECONDS / _MEANS
         self._mean_service = 0.0
         self.totals = totals or Totals()
@@ -126,7 +130,7 @@ class Contexts:
 
     def expire(self) -> None:
         """Let the sessions that have paused for long no longer count."""
-        now = self._clock()
+        now = self._expired_at = self._clock()
         limit = min(max(_MEANS * self._mean_pause, LEAST_SECONDS), MOST_SECONDS)
         while self._counting:
             session, pause = next(iter(self._counting.items()))
@@ -172,6 +176,8 @@ class Contexts:
             if not self._sharing[context.prefix]:
                 del self._sharing[context.prefix]
         now = self._clock()
+        if now >= self._expired_at + _EXPIRY_SECONDS:
+            self.expire()
         self._ended += 1
         step = max(_LEAST_STEP, 1 / self._ended)
         self._mean_service += step * (now - context.since - self._mean_service)

@@ -79,9 +79,12 @@ class Lease:
                 self._ledger.journal.began(self.number)
 
     def move(self, endpoint: Endpoint) -> None:
-        """Move the lease to another endpoint, which serves the request after a retry."""
+        """Move the lease to another endpoint, which serves the request after a retry.
+
+        A second call with the same endpoint does nothing.
+        """
         ledger = self._ledger
-        if ledger is not None:
+        if ledger is not None and endpoint.address != self.endpoint.address:
             ledger._count(self.endpoint.address, -1)
             ledger._count(endpoint.address, +1)
             self.endpoint = endpoint

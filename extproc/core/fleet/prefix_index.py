@@ -20,6 +20,7 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 
 from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
 
@@ -49,14 +50,15 @@ class _Held:
     that run. So no run branches off from the least recently used one, and its end can be evicted.
     """
 
-    __slots__ = ("_made", "_numbers", "_runs", "_used_at", "bit", "capacity", "size")
+    __slots__ = ("_new_numbers", "_numbers", "_runs", "_used_at", "bit", "capacity", "size")
 
-    def __init__(self, bit: int) -> None:
+    def __init__(self, bit: int, numbers: Iterator[int]) -> None:
+        """`numbers` are those of new runs."""
         self.bit = bit
         self._runs: OrderedDict[int, array[int]] = OrderedDict()  # most recently used last
         self._numbers: dict[int, int] = {}  # the run of each first block
+        self._new_numbers = numbers
         self._used_at: dict[int, float] = {}  # when each run was used
-        self._made = 0
         self.size = 0
         self.capacity = DEFAULT_BLOCKS
 
@@ -131,10 +133,10 @@ class _Held:
 
     def _add(self, first: int, run: array[int]) -> int:
         # `first` is an integer object that other dicts share; one from the array would be new.
-        self._made += 1
-        self._runs[self._made] = run
-        self._numbers[first] = self._made
-        return self._made
+        number = next(self._new_numbers)
+        self._runs[number] = run
+        self._numbers[first] = number
+        return number
 
     def _split(self, number: int, used: int) -> int:
         """Make the used beginning of a run a run of its own; the rest keeps its age.
@@ -159,6 +161,8 @@ class PrefixIndex:
         self._held: dict[str, _Held] = {}
         self._addresses: dict[int, str] = {}
         self._sets: dict[int, list[str]] = {}
+        # No number occurs twice, also after a restart of an engine, because sessions outlive it.
+        self._numbers = count(1)
 
     def __len__(self) -> int:
         """Return the blocks of all endpoints together."""
@@ -265,7 +269,7 @@ class PrefixIndex:
             bit <<= 1
         self._addresses[bit] = address
         self._sets.clear()
-        held = self._held[address] = _Held(bit)
+        held = self._held[address] = _Held(bit, self._numbers)
         for other in self._held.values():
             self._evict(other)  # its share is smaller now
         return held

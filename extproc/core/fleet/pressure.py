@@ -8,6 +8,7 @@ requests, and tokens to compute. It also writes the room in the cache, in tokens
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -30,6 +31,11 @@ _DECAY = 0.99
 _RECENT = 0.02
 """Weight of the latest sample in the mean KV cache usage of an endpoint: about fifty count. A busy
 endpoint has five a second."""
+
+
+_STALE_SECONDS = 10.0
+"""Age of a sample from which `Pressure.others` no longer counts it. With 2,000 endpoints, samples
+are that far apart. Otherwise an endpoint whose metrics fail could stay full for flow control."""
 
 
 class ObservedLoad(NamedTuple):
@@ -68,7 +74,8 @@ class _Others:
 class Pressure:
     """Writes the load of others, and the room in the caches, to the totals."""
 
-    def __init__(self, weights: Weights, totals: Totals) -> None:
+    def __init__(self, clock: Callable[[], float], weights: Weights, totals: Totals) -> None:
+        self._clock = clock
         self._weights = weights
         self._totals = totals
         self._others: dict[str, _Others] = {}
@@ -120,9 +127,14 @@ class Pressure:
         total.add_up()
 
     def others(self, address: str) -> float:
-        """Return the other requests on an endpoint, as far as its latest sample shows them."""
+        """Return the other requests on an endpoint, as far as its latest sample shows them.
+
+        An old sample shows none.
+        """
         others = self._others.get(address)
-        return 0.0 if others is None else others.requests
+        if others is None or not others.requests:
+            return 0.0
+        return others.requests if others.at >= self._clock() - _STALE_SECONDS else 0.0
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""

@@ -21,6 +21,7 @@ class RollingMinimum:
     def add(self, value: float, now: float) -> float:
         """Add a value, and return the minimum including it."""
         if now - self._started >= self._seconds:
-            self._before, self._now, self._started = self._now, inf, now
+            is_next = now - self._started < 2 * self._seconds
+            self._before, self._now, self._started = (self._now if is_next else inf), inf, now
         self._now = min(self._now, value)
         return min(self._before, self._now)

@@ -80,7 +80,7 @@ class Signals:
         """The prompts of requests in flight and of paused sessions."""
         self.unseen = Unseen()
         """The requests of other sidecars that a decision does not know yet."""
-        self.pressure = Pressure(weights, ledger.totals)
+        self.pressure = Pressure(clock, weights, ledger.totals)
         """The load of endpoints that other sidecars cause."""
         self.totals = ledger.totals
         """The load of each endpoint, of known requests and of others."""

@@ -43,13 +43,16 @@ class Claim:
             seconds = self._room.clock() - self._at
             self._room.limits.responded(self.address, seconds, self._inflight)
 
-    def ended(self, _lease: Lease) -> None:
+    def ended(self, lease: Lease) -> None:
         """Charge the response, and dispatch what there is room for now."""
         now = self._room.clock()
         tokens = (now - self._at) * _RESPONSE_TOKENS_PER_SECOND * _RESPONSE_WEIGHT
         self._group.line.tenants.ended(self._tenant, tokens)
-        self._room.limits.prompts.step_ended(self.address, now)
         self._flow.ended(self.address)
+        served = lease.endpoint.address == self.address  # otherwise another one did on a retry
+        if served:
+            self._room.limits.prompts.step_ended(self.address, now)
         if self._flow.queue.waiting:
-            self._room.steps.of(self.address).ended(now)
+            if served:
+                self._room.steps.of(self.address).ended(now)
             self._wake()

@@ -164,14 +164,17 @@ class FlowControl:
         # Alone, a request waits for the same requests here and in an engine.
         is_shared = flow.is_shared(self.clock())
         snapshot = self.router.without_ejected(resolved).snapshot
-        open_ = (
-            one.address
-            for one in snapshot.eligible(resolved.adapter)
-            if room.share(flow, model, one.address) < most
-            and (not is_shared or room.takes_prompt(flow, model, one.address))
-        )
         spec = model.spec.flow_control
-        return list(open_ if spec and spec.max_inflight else islice(open_, 1))
+        all_of_them = spec is not None and spec.max_inflight is not None
+        found: list[str] = []
+        # No generator expression: compiled code would evaluate it for all endpoints.
+        for one in snapshot.eligible(resolved.adapter):
+            has_room = room.share(flow, model, one.address) < most
+            if has_room and (not is_shared or room.takes_prompt(flow, model, one.address)):
+                found.append(one.address)
+                if not all_of_them:
+                    break
+        return found
 
     def _make_space(
         self,

@@ -26,12 +26,14 @@ class ModelFlow:
         """Mean tokens of the prompts of recent requests."""
         self.to_compute = 0.0
         """Mean tokens that endpoints had to compute for recent requests."""
+        self._arrived = self._dispatched = 0
         self._seen: dict[str, tuple[int, float]] = {}
 
     def arrived(self, group: PriorityClass, arrival: Arrival, now: float) -> None:
         """Record a request that came."""
         self._seen[group.name] = group.priority, now
-        self.tokens = _mean(self.tokens, arrival.tokens)
+        self._arrived += 1
+        self.tokens += max(_RECENT, 1 / self._arrived) * (arrival.tokens - self.tokens)
 
     def revised(self, group: PriorityClass) -> None:
         """Record that the priority of a class has changed."""
@@ -41,7 +43,8 @@ class ModelFlow:
     def dispatched(self, address: str, to_compute: float) -> None:
         """Record a request that goes to an endpoint, which computes this number of tokens."""
         self.own[address] = self.own.get(address, 0) + 1
-        self.to_compute = _mean(self.to_compute, to_compute)
+        self._dispatched += 1
+        self.to_compute += max(_RECENT, 1 / self._dispatched) * (to_compute - self.to_compute)
 
     def ended(self, address: str) -> None:
         """Record the end of a request."""
@@ -61,7 +64,3 @@ class ModelFlow:
         since = now - _RECENT_SECONDS
         active = sum(at > since for _, at in self._seen.values())
         return active > 1 or any(one.line.tenants.active > 1 for one in self.queue.classes.values())
-
-
-def _mean(mean: float, latest: float) -> float:
-    return mean + _RECENT * (latest - mean) if mean else latest

@@ -23,6 +23,8 @@ class Wait(NamedTuple):
 class Decision(NamedTuple):
     """The endpoint of a request; the lease on it is already taken."""
 
+    address: str
+    """IP:PORT of the chosen endpoint. After a retry, the lease is on another one."""
     model: str
     adapter: str
     strategy: str
@@ -52,11 +54,6 @@ class Decision(NamedTuple):
     lease: Lease
     wait: Wait | None = None
     """The wait for room on an endpoint; None without flow control."""
-
-    @property
-    def address(self) -> str:
-        """IP:PORT of the chosen endpoint."""
-        return self.lease.endpoint.address
 
     @property
     def changes_body(self) -> bool:

@@ -12,7 +12,7 @@ from extproc.core.fleet.ledger import Lease
 from extproc.core.fleet.subset import Subset
 from extproc.core.request.blocks import prompt_of
 from extproc.core.request.json_document import Document
-from extproc.core.request.refusals import NoEndpoints
+from extproc.core.request.refusals import ModelNotFound, NoEndpoints
 from extproc.core.request.routing_key import prefix_is_final, read_prefix, ring_key
 from extproc.core.request.session import salt_of
 from extproc.core.routing.catalog import Catalog, Model
@@ -140,7 +140,10 @@ class Router:
 
         Raises ModelNotFound if the model was removed.
         """
-        model, _ = self.catalog.resolve(resolved.model.spec.name)
+        name = resolved.model.spec.name
+        model = self.catalog.models.get(name)  # another model may have this name as an alias now
+        if model is None:
+            raise ModelNotFound(name, self.catalog.known())
         if model is resolved.model:
             return resolved
         subset = resolved.subset
@@ -176,7 +179,7 @@ class Router:
         if resolved.holder is not None:
             among = None
         query = self._query(resolved)
-        allowed = self.without_ejected(resolved)
+        allowed = in_service = self.without_ejected(resolved)
         if among is not None:
             subset = Subset(frozenset(among), frozenset())
             allowed = allowed._replace(snapshot=allowed.snapshot.restricted(subset))
@@ -190,7 +193,7 @@ class Router:
         second = next(order, None) if self._fallbacks else None
         fallback = second.endpoint.address if second else None
         if fallback is None and among is not None and self._fallbacks:
-            fallback = self._least_loaded(resolved, best.endpoint.address)
+            fallback = self._least_loaded(in_service, best.endpoint.address)
         ejected = None
         if self._ejection.ejected:
             ejected = self._chosen(best.endpoint.address)
@@ -213,6 +216,7 @@ class Router:
         inflight = self._loads.get(endpoint.address, 0)
         lease = self._send(spec.name, best, strategy, query)
         return Decision(
+            address=endpoint.address,
             model=spec.name,
             adapter=resolved.adapter,
             strategy=spec.load_balancing.strategy,

@@ -62,7 +62,7 @@ class PrefixCosts:
     """Costs of a request on the endpoints, which are numbered by their positions."""
 
     def __init__(self, signals: Signals, weights: Weights, addresses: Sequence[str]) -> None:
-        """The positions in `addresses` stand for the endpoints."""
+        """Number the endpoints by their positions in `addresses`."""
         self._signals = signals
         self._weights = weights
         self._addresses = addresses

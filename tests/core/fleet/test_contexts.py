@@ -48,6 +48,13 @@ def talk(
         context.end()
 
 
+def test_sessions_end_although_nothing_asks_for_them(contexts: Contexts, clock: Clock) -> None:
+    for run in range(1, 1_000):
+        contexts.begin(A, Stored(run), 100).end()
+        clock.now += 1.0
+    assert contexts.totals.of(A).paused + len(contexts._late) <= 2 * MOST_SECONDS
+
+
 class TestPromptInFlight:
     def test_counts_until_its_request_ends(self, contexts: Contexts) -> None:
         one, other = contexts.begin(A, Stored(1), 100), contexts.begin(A, Stored(2), 20)

@@ -58,6 +58,15 @@ def test_moved_lease_counts_on_the_new_endpoint_only() -> None:
     assert dict(ledger.loads) == {}
 
 
+def test_lease_that_moves_to_its_own_endpoint_counts_there_once() -> None:
+    ledger = Ledger()
+    lease = ledger.acquire("llama", A)
+    lease.move(B)
+    lease.move(B)
+    assert ledger.totals.of(B.address).sent == 1
+    assert dict(ledger.loads) == {B.address: 1}
+
+
 def test_released_lease_does_not_move() -> None:
     ledger = Ledger()
     lease = ledger.acquire("llama", A)

@@ -419,6 +419,12 @@ class TestForget:
         index.sent(A, ONE[:1])
         assert index.matches(ONE) == {A: 1, B: 4}
 
+    def test_does_not_let_new_runs_have_old_numbers(self) -> None:
+        index = PrefixIndex(Clock())
+        before = index.sent(A, ONE)
+        index.forget(A)
+        assert index.sent(A, ONE) != before
+
     def test_removes_the_capacity(self) -> None:
         index = PrefixIndex(Clock())
         room(index, A, 2)

@@ -25,7 +25,8 @@ class Scene:
 
     def __init__(self) -> None:
         self.totals = Totals()
-        self.pressure = Pressure(WEIGHTS, self.totals)
+        self.now = 0.0
+        self.pressure = Pressure(lambda: self.now, WEIGHTS, self.totals)
 
     def on(self, address: str) -> tuple[float, float]:
         """Return the requests and tokens on an endpoint."""
@@ -46,6 +47,13 @@ class TestRequests:
     def test_are_those_of_others(self, scene: Scene, pressure: Pressure) -> None:
         record(pressure, QUIET._replace(running=5, ours=3))
         assert scene.totals.of(A).requests == 2
+
+    def test_of_an_old_sample_are_not_there_any_more(self, scene: Scene) -> None:
+        record(scene.pressure, QUIET._replace(running=5, ours=3))
+        scene.now = 9.0
+        assert scene.pressure.others(A) == 2
+        scene.now = 11.0
+        assert scene.pressure.others(A) == 0
 
     def test_that_wait_count_more_for_any_sender(self, scene: Scene, pressure: Pressure) -> None:
         record(pressure, QUIET._replace(running=5, waiting=2, ours=7))

@@ -30,6 +30,11 @@ class TestRollingMinimum:
         assert lowest.add(9, now=310.0) == 3
         assert lowest.add(9, now=620.0) == 9
 
+    def test_forgets_a_value_that_is_older_than_a_minute(self) -> None:
+        lowest = RollingMinimum()
+        lowest.add(3, now=0.0)
+        assert lowest.add(9, now=61.0) == 9
+
     @given(STEPS)
     def test_is_between_the_minima_of_half_a_minute_and_of_all_time(
         self, steps: list[tuple[float, int]]

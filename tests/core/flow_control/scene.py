@@ -92,10 +92,11 @@ class Flow:
         self.endpoints = [f"10.0.0.{one + 1}:8000" for one in range(number)]
         self.publish()
 
-    def publish(self, name: str = MODEL) -> None:
+    def publish(self, name: str = MODEL, aliases: Sequence[str] = ()) -> None:
         """Put the present configuration in force."""
         document: dict[str, Any] = {
             "name": name,
+            "aliases": list(aliases),
             "endpoints": self.endpoints,
             "adapters": list(self.adapters),
             "loadBalancing": {"strategy": self.strategy},

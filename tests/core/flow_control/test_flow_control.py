@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from extproc.core.fleet.outcome import Outcome
 from extproc.core.request.refusals import QueueFull, QueueTimeout
 from extproc.core.routing.decision import Decision
-from tests.core.flow_control.scene import Flow, Sent
+from tests.core.flow_control.scene import MODEL, Flow, Sent
 
 
 def saturation(flow: Flow) -> float:
@@ -61,6 +62,36 @@ class TestRoom:
         flow.run()
         assert isinstance(waiting.outcome, Decision)
         assert waiting.outcome.fallback == second.address
+
+    def test_the_fallback_is_no_ejected_endpoint(self) -> None:
+        flow = Flow(endpoints=3, maxInflight=2)
+        for _ in range(3):
+            flow.fleet.ejection.record(flow.endpoints[0], Outcome.RESET)
+        decisions = [flow.send(str(one)).outcome for one in range(4)]
+        for one in decisions:
+            assert isinstance(one, Decision)
+            assert {one.address, one.fallback} == set(flow.endpoints[1:])
+
+    def test_the_first_endpoint_with_room_is_enough(self) -> None:
+        flow = Flow(endpoints=4, maxInflight=None)
+        busy = [flow.send(tenant, tenant=tenant) for tenant in ("a", "b")]
+        prompts = flow.control.room.limits.prompts
+        last = max(set(flow.endpoints) - {one.address for one in busy})
+        prompts.sent(last, 9_000.0, flow.now)
+        for one in busy:
+            one.end()
+        assert isinstance(flow.send("next", tenant="a").outcome, Decision)
+        assert not prompts._of(last).is_short
+
+    def test_an_endpoint_without_metrics_does_not_stay_full_of_others_requests(self) -> None:
+        flow = Flow(endpoints=1, maxInflight=64)
+        flow.scrape(*flow.endpoints, running=100.0, waiting=30.0)
+        waiting = flow.send("waiting")
+        flow.run()
+        assert waiting.waits
+        flow.now += 11.0
+        flow.run()
+        assert not waiting.waits
 
     def test_requests_wait_until_the_first_endpoint_is_ready(self) -> None:
         flow = Flow(endpoints=0)
@@ -317,6 +348,14 @@ class TestChanges:
         flow.fill()
         waiting = flow.send("waiting")
         flow.publish(name="other")
+        flow.run()
+        assert waiting.code == "model_not_found"
+
+    def test_a_removed_model_refuses_also_if_another_one_has_its_name_as_an_alias(self) -> None:
+        flow = Flow()
+        flow.fill()
+        waiting = flow.send("waiting")
+        flow.publish(name="other", aliases=[MODEL])
         flow.run()
         assert waiting.code == "model_not_found"
 

@@ -12,6 +12,11 @@ from extproc.adapters.tracing.endpoint import OtlpEndpoint, otlp_endpoint
 from extproc.core.schema import kubernetes_name
 from extproc.settings import ConfigMapName
 
+_MOST_REQUESTS = 100_000
+"""Requests in flight that may be assumed on an endpoint. They are counted one by one."""
+_DIGITS = 20
+"""Digits of numbers that are read: longer ones take long to convert."""
+
 
 def address(text: str) -> str:
     host, _, port = text.rpartition(":")
@@ -112,6 +117,8 @@ def load(text: str) -> tuple[str, int]:
     address, _, count = text.rpartition("=")
     if not address or not count.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not IP:PORT=N")
+    if len(count) > _DIGITS or int(count) > _MOST_REQUESTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {_MOST_REQUESTS:,} requests")
     return address, int(count)
 
 

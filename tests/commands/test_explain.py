@@ -143,6 +143,16 @@ class TestExplain:
         assert main([*command, "--inflight", "x=3"]) == 2
         assert capsys.readouterr().err.endswith("10.0.0.119:80 and 80 more\n")
 
+    @pytest.mark.parametrize("count", ["100001", "9" * 30, "9" * 5_000])
+    def test_refuses_more_requests_than_it_counts(
+        self, models: Path, body: Path, capsys: Capture, count: str
+    ) -> None:
+        command = ["explain", "--models", str(models), "--body", str(body)]
+        with pytest.raises(SystemExit) as ended:
+            main([*command, "--inflight", f"10.0.0.1:8000={count}"])
+        assert ended.value.code == 2
+        assert "more than 100,000 requests" in capsys.readouterr().err
+
     def test_accepts_an_endpoint_in_any_spelling(
         self, models: Path, body: Path, capsys: Capture
     ) -> None:

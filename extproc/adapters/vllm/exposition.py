@@ -58,6 +58,8 @@ _MOST_LABELS = 100
 _MOST_CACHES = 64
 # Three times the usual length; the reader caches these lines.
 _LONGEST_CACHE_CONFIG = 4096
+# No engine counts so far. Differences of larger numbers could become infinite.
+_HIGHEST_COUNT = 1e15
 # Longer numbers do not occur, and take long to parse.
 _LONGEST_NUMBER = 64
 
@@ -141,11 +143,11 @@ def _numbers(text: bytes, name: bytes, old_name: bytes = b"") -> list[float]:
 
 
 def _total(text: bytes, name: bytes) -> float | None:
-    """Return a counter's sum over all engines; None if it is missing or a value is not a number."""
+    """Return a counter's sum over all engines; None if it is missing or no engine can have it."""
     every = islice(_series(text, name), _MOST_ENGINES)
     values = [_value(series) for series in every if _is_own(series)]
     total = sum(values)
-    return total if values and min(values) >= 0 and isfinite(total) else None
+    return total if values and min(values) >= 0 and total <= _HIGHEST_COUNT else None
 
 
 def _steps(text: bytes) -> StepTotals | None:
@@ -158,7 +160,7 @@ def _steps(text: bytes) -> StepTotals | None:
     for name in names:
         series = [one for one in islice(_series(text, name), _MOST_ENGINES) if _is_own(one)]
         value = _value(series[0]) if len(series) == 1 else -1.0
-        if not (value >= 0 and isfinite(value)):
+        if not 0 <= value <= _HIGHEST_COUNT:
             return None
         found.append(value)
     steps, tokens, generated, seconds, times = found

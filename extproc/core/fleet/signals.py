@@ -224,11 +224,14 @@ class Signals:
         self.copies.forget(address)
 
     def _restarted(self, address: str, report: Report) -> bool:
-        """Return True if the engine's counters went down, so its caches are empty, too."""
+        """Return True if one of the engine's counters went down, so its caches are empty, too."""
         before = self._readings.get(address)
-        known = before.report.prompt_tokens if before and before.report else None
-        now = report.prompt_tokens
-        return known is not None and now is not None and now < known
+        if before is None or before.report is None:
+            return False
+        for known, now in zip(_counters(before.report), _counters(report), strict=True):
+            if known is not None and now is not None and now < known:
+                return True
+        return False
 
     def _in_prefill(self, address: str, report: Report) -> float | None:
         """Return all sidecars' requests without a first token; None if counters are missing.
@@ -258,6 +261,11 @@ class Signals:
 def _is_unused(report: Report) -> bool:
     """Return True if the metrics show no request since the engine started."""
     return not (report.load.waiting or report.running or report.prompt_tokens)
+
+
+def _counters(report: Report) -> tuple[float | None, ...]:
+    """Return counters that only grow while an engine runs. An old vLLM has some of them."""
+    return (report.prompt_tokens, report.first_tokens, report.finished, report.preemptions)
 
 
 def _reading(

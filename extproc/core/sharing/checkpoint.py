@@ -13,7 +13,8 @@ class Checkpoint(NamedTuple):
     """The contents of an endpoint's cache."""
 
     prompt_tokens: float
-    """The engine's counter of prompt tokens. If it is less later, the engine has restarted."""
+    """The engine's counter of prompt tokens, or of first tokens if it has no other. If it is less
+    later, the engine has restarted."""
 
     runs: Sequence[tuple[float, bytes]]
     """Runs of blocks, the least recently used first, with the seconds since their last use."""
@@ -21,7 +22,7 @@ class Checkpoint(NamedTuple):
 
 def checkpoint_of(signals: Signals, address: str) -> Checkpoint | None:
     """Return the checkpoint of an endpoint; None if its cache is empty or its engine unknown."""
-    prompt_tokens = _prompt_tokens(signals, address)
+    prompt_tokens = _counter(signals, address)
     if prompt_tokens is None or not signals.prefixes.size(address):
         return None
     runs = signals.prefixes.runs(address)
@@ -30,12 +31,16 @@ def checkpoint_of(signals: Signals, address: str) -> Checkpoint | None:
 
 def restore(signals: Signals, address: str, checkpoint: Checkpoint) -> None:
     """Take over a checkpoint, unless the endpoint's engine has restarted since."""
-    prompt_tokens = _prompt_tokens(signals, address)
+    prompt_tokens = _counter(signals, address)
     if prompt_tokens is not None and prompt_tokens >= checkpoint.prompt_tokens:
         runs = [(age, unpacked(run)) for age, run in checkpoint.runs]
         signals.prefixes.restore(address, runs)
 
 
-def _prompt_tokens(signals: Signals, address: str) -> float | None:
+def _counter(signals: Signals, address: str) -> float | None:
+    """Return a counter that is less after a restart; None without a reading."""
     reading = signals.latest(address)
-    return (reading.report.prompt_tokens or 0.0) if reading and reading.report else None
+    if reading is None or reading.report is None:
+        return None
+    report = reading.report
+    return (report.first_tokens if report.prompt_tokens is None else report.prompt_tokens) or 0.0

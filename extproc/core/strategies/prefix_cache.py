@@ -335,6 +335,9 @@ class PrefixCache(Strategy):
         """Yield positions, the best first. Sets the costs of those positions to infinity."""
         best, following = _two_lowest(costs)
         lowest = costs[best]
+        if not lowest < inf:  # no endpoint has a cost, and any is better than none
+            yield from range(len(costs))
+            return
         limit = lowest + self._tolerance(best, lowest)
         likely = self._view.costs.with_unseen(best, lowest)
         if costs[following] > max(limit, likely):

@@ -35,7 +35,9 @@ def paths() -> Iterator[str]:
     yield from paragraph(
         "A request without a model name is routed by the header `x-model`, else to the only "
         "configured model if there is no split. The sidecar refuses requests for all other paths. "
-        "With `--unknown-paths pass` it leaves them to Envoy's other routes."
+        "With `--unknown-paths pass` it leaves them to Envoy's other routes. `envoy/envoy.yaml` "
+        "has no routes for WebSockets and for `/api/chat`, `/vertex_generate` and `/v1/decisions`, "
+        "because Envoy limits the length of its patterns. If you need one of them, add a route."
     )
     yield ""
     yield from _bodies()

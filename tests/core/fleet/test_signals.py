@@ -233,6 +233,17 @@ class TestRestartedEngine:
         self.say(signals, 1)
         assert self.cached(signals) == {B}
 
+    @pytest.mark.parametrize(
+        "counter", ["prompt_tokens", "first_tokens", "finished", "preemptions"]
+    )
+    def test_is_noticed_by_any_counter_that_an_old_vllm_has(
+        self, signals: Signals, counter: str
+    ) -> None:
+        for value in (2000.0, 1.0):
+            assert self.cached(signals) == {A, B}
+            signals.record_scrape(A, report()._replace(**{counter: value}), inflight=0)
+        assert self.cached(signals) == {B}
+
     def test_is_not_assumed_if_only_cached_tokens_went_down(self, signals: Signals) -> None:
         self.say(signals, 1000, cached=900)
         self.say(signals, 1000, cached=100)

@@ -50,6 +50,18 @@ def new(old: Sidecar) -> Sidecar:
     return new
 
 
+def test_without_a_counter_of_prompt_tokens_first_tokens_show_a_restart(old: Sidecar) -> None:
+    report = Report(Load(0, 0), 0, block_size=TOKENS, blocks=100, first_tokens=50.0)
+    signals = old.fleet.signals
+    signals.record_scrape(A, report, 0)
+    checkpoint = of(old)
+    for first_tokens, is_restored in ((50.0, True), (1.0, False)):
+        new = Sidecar("new", old.clock)
+        new.fleet.signals.record_scrape(A, report._replace(first_tokens=first_tokens), 0)
+        restore(new.fleet.signals, A, checkpoint)
+        assert bool(new.fleet.signals.prefixes.size(A)) == is_restored
+
+
 class TestRestored:
     def test_index_has_the_same_matches(self, old: Sidecar, new: Sidecar) -> None:
         restore(new.fleet.signals, A, of(old))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from math import inf
 from random import Random
 
 import pytest
@@ -228,6 +229,15 @@ class TestDifferentPrompts:
             if address != hangs:
                 replicas.leases.pop().release()
         assert went[hangs] < 0.05 * 400
+
+
+def test_all_endpoints_are_candidates_although_none_has_a_cost() -> None:
+    replicas = Replicas(3)
+    for endpoint in replicas.snapshot.endpoints:
+        replicas.load(endpoint, 1, backlog=inf)
+    assert {one.endpoint for one in replicas.order(query("prompt"))} == {
+        *replicas.snapshot.endpoints
+    }
 
 
 class TestRemovedEndpoint:

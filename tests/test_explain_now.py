@@ -76,7 +76,7 @@ def test_starts_no_trial_of_an_ejected_endpoint() -> None:
     for _ in range(3):
         ejection.record(home, Outcome.RESET)
     assert explained(live).endpoint != home
-    ejection._ejected[home] = Ejected(seconds=5, until=0)
+    ejection._ejected[home] = Ejected(seconds=5, until=0, since=0)
     assert explained(live).endpoint == home
     assert not ejection.ejected[home].on_trial
     assert decided(live).address == home
@@ -87,7 +87,7 @@ def test_keeps_ejections_above_half_of_the_endpoints() -> None:
     live = router(model_spec())
     assert live.catalog.models["llama"].snapshot
     live.fleet.ejection._ejected.update(
-        {one.address: Ejected(5, 5) for one in live.fleet.endpoints.values()}
+        {one.address: Ejected(5, 5, 0) for one in live.fleet.endpoints.values()}
     )
     explained(live)
     assert len(live.fleet.ejection.ejected) == 2, "as the sidecar left them"

@@ -62,6 +62,8 @@ class Ejected:
     seconds: float
     until: float
     """When the next request may go there, by the clock of `Ejection`."""
+    since: float
+    """When the ejection began. A return that is older does not end it."""
     on_trial: bool = False
     """True once a request went there after the ejection time."""
 
@@ -143,9 +145,13 @@ class Ejection:
         return one
 
     def adopt(self, address: str, seconds: float, age: float) -> None:
-        """Eject an endpoint that another sidecar ejected for `seconds`, `age` seconds ago."""
+        """Eject an endpoint that another sidecar avoids.
+
+        That sidecar avoided it for `seconds` more, `age` seconds ago.
+        """
         now, seconds = self._clock(), min(seconds, MOST_SECONDS)
-        until = now + seconds - age
+        since, until = now - age, now + seconds - age
+        seconds = _ejection_time(seconds)
         one = self._ejected.get(address)
         if until <= now:
             return
@@ -153,9 +159,10 @@ class Ejection:
             if seconds > one.seconds:  # another trial failed: one at the same time says no more
                 one.on_trial = False
             one.seconds, one.until = max(one.seconds, seconds), max(one.until, until)
+            one.since = max(one.since, since)
         elif self._may_eject(address):
             self._failures.pop(address, None)
-            self._ejected[address] = Ejected(seconds, until)
+            self._ejected[address] = Ejected(seconds, until, since)
 
     def adopt_trial(self, address: str) -> None:
         """Wait for the result of another sidecar's trial."""
@@ -163,10 +170,12 @@ class Ejection:
         if one is not None:
             one.until = max(one.until, self._clock() + one.seconds)
 
-    def adopt_return(self, address: str) -> None:
-        """Return an endpoint to service, because another sidecar's trial succeeded."""
-        self._failures.pop(address, None)
-        self._ejected.pop(address, None)
+    def adopt_return(self, address: str, age: float) -> None:
+        """Return an endpoint to service, because another sidecar did so `age` seconds ago."""
+        one = self._ejected.get(address)
+        if one is None or one.since <= self._clock() - age:
+            self._failures.pop(address, None)
+            self._ejected.pop(address, None)
 
     def last_resort(self, endpoints: Iterable[Endpoint], chosen: str) -> str | None:
         """Return the ejected endpoint, other than the chosen one, that may return first."""
@@ -191,7 +200,8 @@ class Ejection:
             self._eject(address, outcome, FIRST_SECONDS)
 
     def _eject(self, address: str, why: Outcome, seconds: float) -> None:
-        self._ejected[address] = Ejected(seconds, self._clock() + seconds)
+        now = self._clock()
+        self._ejected[address] = Ejected(seconds, now + seconds, now)
         for listener in self.listeners:
             listener.ejected(self._models_listing(address), address, why, seconds)
 
@@ -223,6 +233,14 @@ class Ejection:
             for name, snapshot in self._snapshots.items()
             if any(one.address == address for one in snapshot.endpoints)
         ]
+
+
+def _ejection_time(remaining: float) -> float:
+    """Return the shortest ejection time that is not less than the seconds that remain of it."""
+    seconds = FIRST_SECONDS
+    while seconds < remaining:
+        seconds *= 2
+    return min(seconds, MOST_SECONDS)
 
 
 def _without(avoided: frozenset[str], snapshot: Snapshot) -> Snapshot:

@@ -63,7 +63,10 @@ class Batch(NamedTuple):
     batches that were lost."""
 
     ejected: Sequence[tuple[int, float]] = ()
-    """Addresses that were ejected, and for how many seconds."""
+    """Addresses that are ejected, and for how many seconds from the batch on.
+
+    An address is in one of `ejected`, `tried` and `returned` at most: only its last event counts.
+    """
 
     tried: Sequence[int] = ()
     """Ejected addresses that got a request on trial."""

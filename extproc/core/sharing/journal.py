@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal, NamedTuple
 
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Lease
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.sharing.batch import Batch, Held, Sent, packed
+from extproc.core.sharing.peers import SILENT_SECONDS
 
 MOST_BLOCKS = 500_000
 """Blocks of requests that wait to be reported; 4 MB in a batch. While the shared state is away, the
@@ -31,6 +32,16 @@ class _Unreported(NamedTuple):
     @property
     def blocks(self) -> int:
         return sum(map(len, self.request.chains))
+
+
+class _EjectionEvent(NamedTuple):
+    """An ejection, a trial or a return."""
+
+    kind: Literal["ejected", "tried", "returned"]
+    address: str
+    at: float
+    seconds: float = 0.0
+    """The time of an ejection."""
 
 
 class Names:
@@ -72,9 +83,7 @@ class Journal:
         self._moved: list[tuple[int, str]] = []
         self._began: list[int] = []
         self._ended: list[int] = []
-        self._ejected: list[tuple[str, float]] = []
-        self._tried: list[str] = []
-        self._returned: list[str] = []
+        self._ejections: list[_EjectionEvent] = []
         fleet.ledger.journal = self
         fleet.ejection.listeners.append(self)
 
@@ -114,26 +123,21 @@ class Journal:
 
     def ejected(self, models: Collection[str], address: str, why: Outcome, seconds: float) -> None:
         """Record an ejection, or a longer one."""
-        self._happened()
-        self._ejected.append((address, seconds))
-        _limit(self._ejected)
+        self._record(_EjectionEvent("ejected", address, self._clock(), seconds))
 
     def tried(self, models: Collection[str], address: str) -> None:
         """Record that an ejected endpoint got a request on trial."""
-        self._happened()
-        self._tried.append(address)
-        _limit(self._tried)
+        self._record(_EjectionEvent("tried", address, self._clock()))
 
     def returned(self, models: Collection[str], address: str) -> None:
         """Record that an endpoint returned to service."""
-        self._happened()
-        self._returned.append(address)
-        _limit(self._returned)
+        self._record(_EjectionEvent("returned", address, self._clock()))
 
     def take(self, *, held: bool = False, is_last: bool = False) -> Batch:
         """Return what was recorded since the last call; with `held`, also all that is in flight."""
         names, now = Names(), self._clock()
         position = names.position
+        ejected, tried, returned = _ejections(self._ejections, names, now)
         batch = Batch(
             self.origin,
             sent=[_sent(one, names, now) for one in self._sent],
@@ -141,20 +145,25 @@ class Journal:
             began=self._began,
             ended=self._ended,
             held=self._held(names, now) if held else None,
-            ejected=[(position(address), seconds) for address, seconds in self._ejected],
-            tried=list(map(position, self._tried)),
-            returned=list(map(position, self._returned)),
+            ejected=ejected,
+            tried=tried,
+            returned=returned,
             token_sizes=self._fleet.token_sizes.learned if held else {},
             is_last=is_last,
         )._replace(names=names.all())
         self._is_awake = False
         self._blocks = 0
         self._sent, self._moved, self._began, self._ended = [], [], [], []
-        self._ejected, self._tried, self._returned = [], [], []
+        self._ejections = []
         return batch
 
     def _held(self, names: Names, now: float) -> list[Held]:
         return [_held(lease, names, now) for lease in self._fleet.ledger.leases() if lease.number]
+
+    def _record(self, event: _EjectionEvent) -> None:
+        self._happened()
+        self._ejections.append(event)
+        _limit(self._ejections)
 
     def _happened(self) -> None:
         if not self._is_awake:
@@ -191,6 +200,38 @@ def _held(lease: Lease, names: Names, now: float) -> Held:
         0.0 if prefill is None else prefill.remaining,
         0.0 if context is None else now - context.since,
     )
+
+
+def _ejections(
+    events: Sequence[_EjectionEvent], names: Names, now: float
+) -> tuple[list[tuple[int, float]], list[int], list[int]]:
+    """Return the ejections that are not over, and recent trials and returns.
+
+    A batch has no times of trials and returns: peers apply them as if they had just happened.
+    """
+    ejected: list[tuple[int, float]] = []
+    tried: list[int] = []
+    returned: list[int] = []
+    for event in _last_of_each(events):
+        age = now - event.at
+        if event.kind == "ejected":
+            if age < event.seconds:
+                ejected.append((names.position(event.address), event.seconds - age))
+        elif age <= SILENT_SECONDS:
+            (tried if event.kind == "tried" else returned).append(names.position(event.address))
+    return ejected, tried, returned
+
+
+def _last_of_each(events: Sequence[_EjectionEvent]) -> list[_EjectionEvent]:
+    """Return the last event of each address, in order."""
+    last: dict[str, _EjectionEvent] = {}
+    for event in events:
+        before = last.pop(event.address, None)
+        if event.kind == "tried" and before is not None and before.kind == "ejected":
+            # Peers do not know the ejection yet. The trial makes it last as long again.
+            event = before._replace(at=event.at)
+        last[event.address] = event
+    return list(last.values())
 
 
 def _limit(events: list[Any]) -> None:

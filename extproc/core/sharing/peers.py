@@ -184,12 +184,13 @@ class Peers:
 
     def _apply_ejections(self, batch: Batch, age: float) -> None:
         ejection, names = self._fleet.ejection, batch.names
+        # Returns come first, because at most half of a model's endpoints can be ejected.
+        for address in batch.returned:
+            ejection.adopt_return(names[address], age)
         for address, seconds in batch.ejected:
             ejection.adopt(names[address], seconds, age)
         for address in batch.tried if age <= SILENT_SECONDS else ():
             ejection.adopt_trial(names[address])
-        for address in batch.returned:
-            ejection.adopt_return(names[address])
 
 
 def _correct_prefill(lease: Lease, to_compute: float) -> None:

@@ -7,6 +7,7 @@ import pytest
 from extproc.core.fleet.ejection import FIRST_SECONDS, MOST_SECONDS
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.sharing.batch import Batch
+from extproc.core.sharing.peers import SILENT_SECONDS
 from tests.core.sharing.sidecars import MODEL, A, B, C, D, Sidecar, all_report, group
 
 
@@ -53,8 +54,9 @@ class TestEjection:
     def test_lasts_as_long_as_at_the_sidecar_that_ejected(self, sidecars: Sidecars) -> None:
         here, peer = sidecars
         peer.fails(A)
+        batch = peer.reports()
         here.clock.advance(0.5)
-        peer.reports(here, age=0.5)
+        here.peers.receive(batch, 0.5)
         here.clock.advance(FIRST_SECONDS - 0.6)
         assert here.avoided == peer.avoided == {A}
         here.clock.advance(0.2)
@@ -65,6 +67,57 @@ class TestEjection:
         peer.fails(A)
         peer.reports(here, age=FIRST_SECONDS)
         assert here.ejected == set()
+
+    def test_that_is_reported_late_ends_with_that_of_its_sidecar(self, sidecars: Sidecars) -> None:
+        here, peer = sidecars
+        peer.fails(A)
+        here.clock.advance(FIRST_SECONDS - 1)
+        peer.reports(here)
+        here.clock.advance(0.9)
+        assert here.avoided == peer.avoided == {A}
+        here.clock.advance(0.2)
+        assert here.avoided == peer.avoided == set()
+
+    def test_that_is_over_before_it_is_reported_is_not_adopted(self, sidecars: Sidecars) -> None:
+        here, peer = sidecars
+        peer.fails(A)
+        here.clock.advance(60)
+        peer.reports(here)
+        assert here.ejected == set()
+
+    def test_that_is_reported_late_doubles_like_that_of_its_sidecar(
+        self, sidecars: Sidecars
+    ) -> None:
+        here, peer = sidecars
+        peer.fails(A)
+        here.clock.advance(FIRST_SECONDS - 1)
+        peer.reports(here)
+        here.clock.advance(1)
+        here.tries(A, Outcome.RESET)
+        assert here.fleet.ejection.ejected[A].seconds == 2 * FIRST_SECONDS
+
+    def test_after_a_return_in_the_same_batch_holds(self, sidecars: Sidecars) -> None:
+        here, peer = sidecars
+        peer.fails(A)
+        peer.reports(here)
+        here.clock.advance(FIRST_SECONDS + 1)
+        peer.tries(A, Outcome.SERVED)
+        peer.fails(A)
+        peer.reports(here)
+        assert here.avoided == peer.avoided == {A}
+
+    def test_that_is_on_trial_when_it_is_reported_holds_until_the_result(
+        self, sidecars: Sidecars
+    ) -> None:
+        here, peer = sidecars
+        peer.fails(A)
+        here.clock.advance(FIRST_SECONDS)
+        peer.tries(A)
+        here.clock.advance(1)
+        peer.reports(here)
+        assert here.avoided == {A}
+        here.clock.advance(FIRST_SECONDS - 1)
+        assert here.avoided == peer.avoided == set()
 
     def test_starts_no_count_of_failures(self, sidecars: Sidecars) -> None:
         here, peer = sidecars
@@ -118,6 +171,17 @@ class TestHalfRule:
         assert here.ejected == {A, B}
         assert peer.ejected == {C, D}
 
+    def test_counts_the_returns_of_a_batch_first(self, sidecars: Sidecars) -> None:
+        here, peer = sidecars
+        peer.fails(A)
+        peer.fails(B)
+        peer.reports(here)
+        here.clock.advance(FIRST_SECONDS + 1)
+        peer.tries(A, Outcome.SERVED)
+        peer.fails(C)
+        peer.reports(here)
+        assert here.ejected == peer.ejected == {B, C}
+
     def test_prefers_no_side_after_returns(self, sidecars: Sidecars) -> None:
         here, peer = sidecars
         peer.fails(A)
@@ -145,6 +209,13 @@ class TestTrial:
         peer.reports(here)
         assert here.avoided == {A}
         assert not here.fleet.ejection.ejected[A].on_trial
+
+    def test_that_is_reported_late_is_ignored(self, sidecars: Sidecars) -> None:
+        here, peer = sidecars
+        peer.tries(A)
+        here.clock.advance(SILENT_SECONDS + 0.1)
+        peer.reports(here)
+        assert here.avoided == set()
 
     def test_that_succeeds_returns_the_endpoint_everywhere(self, sidecars: Sidecars) -> None:
         here, peer = sidecars
@@ -217,6 +288,34 @@ class TestReturn:
     def test_of_an_endpoint_in_service_is_ignored(self, sidecars: Sidecars) -> None:
         here, _ = sidecars
         here.peers.receive(Batch("b", ["", A], returned=[1]), 0)
+        assert here.ejected == set()
+
+    def test_does_not_cancel_a_newer_ejection(self, sidecars: Sidecars) -> None:
+        here, _ = sidecars
+        here.fails(A)
+        here.peers.receive(Batch("b", ["", A], returned=[1]), 40)
+        assert here.ejected == {A}
+
+    def test_that_is_reported_late_does_not_cancel_a_newer_ejection(
+        self, sidecars: Sidecars
+    ) -> None:
+        here, peer = sidecars
+        peer.fails(A)
+        peer.reports(here)
+        here.clock.advance(FIRST_SECONDS)
+        peer.tries(A, Outcome.SERVED)
+        here.clock.advance(SILENT_SECONDS + 0.1)
+        here.tries(A, Outcome.RESET)
+        peer.reports(here)
+        assert here.ejected == {A}
+
+    def test_cancels_an_older_ejection_in_batches_from_before_a_start(
+        self, sidecars: Sidecars
+    ) -> None:
+        here, _ = sidecars
+        here.peers.receive(Batch("b", ["", A], ejected=[(1, MOST_SECONDS)]), 50)
+        assert here.ejected == {A}
+        here.peers.receive(Batch("b", ["", A], returned=[1]), 40)
         assert here.ejected == set()
 
     def test_because_too_many_were_ejected_holds_everywhere(self, sidecars: Sidecars) -> None:

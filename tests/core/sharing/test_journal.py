@@ -178,17 +178,36 @@ class TestEjections:
         batch = sidecar.journal.take()
         assert batch.ejected == [(batch.names.index(A), 5.0)]
 
+    def test_are_reported_with_the_seconds_that_are_left(self, sidecar: Sidecar) -> None:
+        for _ in range(3):
+            sidecar.fleet.ejection.record(A, Outcome.RESET)
+        sidecar.clock.advance(2)
+        assert [seconds for _, seconds in sidecar.journal.take().ejected] == [3.0]
+
     def test_are_followed_by_trials_and_returns(self, sidecar: Sidecar) -> None:
         ejection = sidecar.fleet.ejection
         for _ in range(3):
             ejection.record(A, Outcome.RESET)
         sidecar.journal.take()
         sidecar.clock.advance(6)
-        ejection.record(A, Outcome.SERVED, ejection.chosen(A))
+        sent = ejection.chosen(A)
         assert not sidecar.journal.is_empty
         batch = sidecar.journal.take()
-        assert batch.ejected == []
-        assert names(batch, [*batch.tried, *batch.returned]) == [A, A]
+        assert (batch.ejected, names(batch, [*batch.tried]), batch.returned) == ([], [A], [])
+        ejection.record(A, Outcome.SERVED, sent)
+        assert not sidecar.journal.is_empty
+        batch = sidecar.journal.take()
+        assert (batch.ejected, batch.tried, names(batch, [*batch.returned])) == ([], [], [A])
+
+    def test_are_only_the_last_event_of_an_endpoint(self, sidecar: Sidecar) -> None:
+        ejection = sidecar.fleet.ejection
+        for outcome in (Outcome.SERVED, Outcome.RESET):
+            for _ in range(3):
+                ejection.record(A, Outcome.RESET)
+            sidecar.clock.advance(6)
+            ejection.record(A, outcome, ejection.chosen(A))
+        batch = sidecar.journal.take()
+        assert (batch.ejected, batch.tried, batch.returned) == ([(1, 10.0)], [], [])
 
     def test_of_peers_are_not_repeated(self, sidecar: Sidecar) -> None:
         peer = Sidecar("peer", sidecar.clock)

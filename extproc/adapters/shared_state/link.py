@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from secrets import token_hex
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from extproc.adapters.observability.logs import fields
 from extproc.adapters.observability.shared_state_metrics import SharedStateMetrics
@@ -18,7 +18,7 @@ from extproc.adapters.shared_state.stream import BatchStream, Entry
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.sharing.batch import SENT_AGO
 from extproc.core.sharing.journal import Journal
-from extproc.core.sharing.peers import Peers
+from extproc.core.sharing.peers import SILENT_SECONDS, Peers
 
 log = logging.getLogger("extproc.shared_state")
 
@@ -56,6 +56,14 @@ class SharedStateDocument(TypedDict):
     peers: list[PeerDocument]
 
 
+class _Unwritten(NamedTuple):
+    """A batch that waits to be written."""
+
+    message: bytes
+    taken_at: float
+    has_held: bool
+
+
 class SharedStateLink:
     """Shares a fleet's state with other sidecars; `clock` returns seconds."""
 
@@ -79,7 +87,7 @@ class SharedStateLink:
         self._task: asyncio.Task[None] | None = None
         self._is_connected = False
         self._position: tuple[int, int] | None = None
-        self._unwritten: bytes | None = None
+        self._unwritten: _Unwritten | None = None
         self._synced = asyncio.Event()
         self._held_at = self._active_at = -HELD_SECONDS
         self._lag = 0.0
@@ -188,16 +196,23 @@ class SharedStateLink:
             await stream.set_clock()
             if self._peers.is_first():
                 await self._checkpoints.write_some(stream)
+        if self._unwritten is not None and now > self._unwritten.taken_at + SILENT_SECONDS:
+            # Its times and its requests in flight are too old. Peers have forgotten this sidecar,
+            # so it is replaced by a batch with all requests in flight, which is due by now.
+            self._unwritten = None
+            self._journal.put_back()
         if self._unwritten is None and (is_held_due or not self._journal.is_empty):
             if not self._journal.is_empty:
                 self._active_at = now
-            self._unwritten = encode_batch(self._journal.take(held=is_held_due))
-        entries, _ = await stream.exchange(self._unwritten)
-        if self._unwritten is not None:
-            self._metrics.sent(len(self._unwritten))
+            message = encode_batch(self._journal.take(held=is_held_due))
+            self._unwritten = _Unwritten(message, now, is_held_due)
+        unwritten = self._unwritten
+        entries, _ = await stream.exchange(unwritten.message if unwritten else None)
+        if unwritten is not None:
+            self._metrics.sent(len(unwritten.message))
             self._unwritten = None
-        if is_held_due:
-            self._held_at = now
+            if unwritten.has_held:
+                self._held_at = unwritten.taken_at
         self._position = stream.last
         self._receive(entries)
         self._peers.expire()

@@ -44,6 +44,16 @@ class _EjectionEvent(NamedTuple):
     """The time of an ejection."""
 
 
+class _Taken(NamedTuple):
+    """The records of one batch."""
+
+    sent: list[_Unreported]
+    moved: list[tuple[int, str]]
+    began: list[int]
+    ended: list[int]
+    ejections: list[_EjectionEvent]
+
+
 class Names:
     """The list of names of one batch."""
 
@@ -84,6 +94,7 @@ class Journal:
         self._began: list[int] = []
         self._ended: list[int] = []
         self._ejections: list[_EjectionEvent] = []
+        self._taken: _Taken | None = None
         fleet.ledger.journal = self
         fleet.ejection.listeners.append(self)
 
@@ -151,11 +162,29 @@ class Journal:
             token_sizes=self._fleet.token_sizes.learned if held else {},
             is_last=is_last,
         )._replace(names=names.all())
+        self._taken = _Taken(self._sent, self._moved, self._began, self._ended, self._ejections)
         self._is_awake = False
         self._blocks = 0
         self._sent, self._moved, self._began, self._ended = [], [], [], []
         self._ejections = []
         return batch
+
+    def put_back(self) -> None:
+        """Let the next batch also report what the last one had, because it was not written."""
+        taken, self._taken = self._taken, None
+        if taken is None:
+            return
+        self._sent = [*taken.sent, *self._sent]
+        self._moved = [*taken.moved, *self._moved]
+        self._began = [*taken.began, *self._began]
+        self._ended = [*taken.ended, *self._ended]
+        self._ejections = [*taken.ejections, *self._ejections]
+        for events in (self._moved, self._began, self._ended, self._ejections):
+            _limit(events)
+        self._is_awake = any((self._sent, self._moved, self._began, self._ended, self._ejections))
+        self._blocks = sum(one.blocks for one in self._sent)
+        while self._blocks > MOST_BLOCKS or len(self._sent) > MOST_REQUESTS:
+            self._drop_half()
 
     def _held(self, names: Names, now: float) -> list[Held]:
         return [_held(lease, names, now) for lease in self._fleet.ledger.leases() if lease.number]

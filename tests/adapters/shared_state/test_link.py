@@ -8,16 +8,22 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from unittest.mock import AsyncMock
 
 import pytest
 
+from extproc.adapters.shared_state.codec import decode_batch
+from extproc.adapters.shared_state.link import HELD_SECONDS
 from extproc.adapters.shared_state.server import SharedStateServer
+from extproc.adapters.shared_state.stream import BatchStream
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.sharing import peers
+from extproc.core.sharing.batch import SENT_AGO, Batch
 from extproc.lab.stack.processes import free_port, until
 from extproc.lab.stack.valkey import Valkey
 from tests.adapters.shared_state.linked import KEY, Linked, linked, server_of
+from tests.core.clock import Clock
 from tests.core.sharing.sidecars import ADDRESSES, MODEL, A, B, request
 from tests.extent import PATIENCE
 
@@ -138,6 +144,64 @@ async def test_learned_token_sizes_reach_others(valkey: Valkey) -> None:
         peer.fleet.token_sizes.record(MODEL, 600, 100)
         learned = peer.fleet.token_sizes.of(MODEL)
         await until(lambda: here.fleet.token_sizes.of(MODEL) == learned, PATIENCE, "the token size")
+
+
+class TestBatchThatIsNotWritten:
+    """A batch of a sidecar whose server does not take it at first."""
+
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    async def sidecar(self, clock: Clock) -> Linked:
+        """Return a sidecar whose first batch, with one request, was refused."""
+        sidecar = Linked(SharedStateServer("redis://127.0.0.1:1", KEY), clock)
+        await self.written(sidecar)
+        clock.advance(0.02)
+        sidecar.sends(A, request("x"))
+        refusing = self.stream()
+        refusing.exchange.side_effect = ConnectionError
+        with pytest.raises(ConnectionError):
+            await sidecar.link._exchange(refusing)
+        return sidecar
+
+    def stream(self) -> AsyncMock:
+        """Return an empty stream that takes batches."""
+        stream = AsyncMock(BatchStream, last=(0, 0))
+        stream.exchange.return_value = [], False
+        return stream
+
+    async def written(self, sidecar: Linked) -> Batch:
+        """Exchange once, and return what the sidecar wrote."""
+        stream = self.stream()
+        await sidecar.link._exchange(stream)
+        return decode_batch(stream.exchange.call_args[0][0])
+
+    async def test_is_written_soon_after(self, sidecar: Linked, clock: Clock) -> None:
+        clock.advance(0.1)
+        sidecar.sends(B)
+        assert [one[0] for one in (await self.written(sidecar)).sent] == [1]
+        assert [one[0] for one in (await self.written(sidecar)).sent] == [2]
+
+    async def test_is_followed_by_all_requests_in_flight(
+        self, sidecar: Linked, clock: Clock
+    ) -> None:
+        clock.advance(HELD_SECONDS)
+        assert (await self.written(sidecar)).held is None
+        assert len((await self.written(sidecar)).held or ()) == 1
+
+    async def test_is_replaced_by_a_complete_one_after_the_time_of_silence(
+        self, sidecar: Linked, clock: Clock
+    ) -> None:
+        clock.advance(peers.SILENT_SECONDS + 0.1)
+        sidecar.sends(B)
+        batch = await self.written(sidecar)
+        assert [(one[0], one[SENT_AGO]) for one in batch.sent] == [
+            (1, pytest.approx(peers.SILENT_SECONDS + 0.1)),
+            (2, 0),
+        ]
+        assert [one[0] for one in batch.held or ()] == [1, 2]
 
 
 class TestDocument:

@@ -8,7 +8,7 @@ from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.fleet.sent_request import NOTHING_SENT, SentRequest
 from extproc.core.sharing import journal as journals
-from extproc.core.sharing.batch import Batch, packed
+from extproc.core.sharing.batch import SENT_AGO, Batch, packed
 from tests.core.sharing.sidecars import MODEL, A, B, Sidecar, group, prompt, request
 
 
@@ -218,6 +218,68 @@ class TestEjections:
         assert sidecar.journal.is_empty
 
 
+class TestBatchThatIsPutBack:
+    """A batch that the shared state did not take."""
+
+    def test_is_part_of_the_next_one(self, sidecar: Sidecar) -> None:
+        first = sidecar.sends(A, request("x"))
+        first.move(Endpoint(B, B))
+        first.finish_prefill()
+        sidecar.journal.take()
+        sidecar.journal.put_back()
+        assert not sidecar.journal.is_empty
+        second = sidecar.sends(A)
+        second.release()
+        batch = sidecar.journal.take()
+        assert [one[0] for one in batch.sent] == [first.number, second.number]
+        assert batch.moved == [(first.number, batch.names.index(B))]
+        assert (batch.began, batch.ended) == ([first.number], [second.number])
+
+    def test_keeps_the_order_of_events(self, sidecar: Sidecar) -> None:
+        lease, ejection = sidecar.sends(), sidecar.fleet.ejection
+        for _ in range(3):
+            ejection.record(A, Outcome.RESET)
+        sidecar.journal.take()
+        sidecar.clock.advance(5)
+        lease.move(Endpoint(B, B))
+        ejection.record(A, Outcome.SERVED, ejection.chosen(A))
+        sidecar.journal.put_back()
+        batch = sidecar.journal.take()
+        assert (batch.ejected, names(batch, [*batch.returned])) == ([], [A])
+        assert len(batch.sent) == len(batch.moved) == 1
+
+    def test_has_the_times_of_the_next_one(self, sidecar: Sidecar) -> None:
+        sidecar.sends()
+        for _ in range(3):
+            sidecar.fleet.ejection.record(A, Outcome.RESET)
+        sidecar.journal.take()
+        sidecar.clock.advance(2)
+        sidecar.journal.put_back()
+        batch = sidecar.journal.take()
+        assert [sent[SENT_AGO] for sent in batch.sent] == [2.0]
+        assert [seconds for _, seconds in batch.ejected] == [3.0]
+
+    def test_comes_only_once(self, sidecar: Sidecar) -> None:
+        sidecar.sends()
+        sidecar.journal.take()
+        sidecar.journal.put_back()
+        sidecar.journal.put_back()
+        assert len(sidecar.journal.take().sent) == 1
+        assert sidecar.journal.is_empty
+
+    def test_without_events_leaves_nothing_to_report(self, sidecar: Sidecar) -> None:
+        sidecar.journal.take(held=True)
+        sidecar.journal.put_back()
+        assert sidecar.journal.is_empty
+
+    def test_does_not_change_the_one_that_was_taken(self, sidecar: Sidecar) -> None:
+        sidecar.sends().finish_prefill()
+        before = sidecar.journal.take()
+        sidecar.journal.put_back()
+        sidecar.sends().finish_prefill()
+        assert (len(before.sent), before.began) == (1, [1])
+
+
 class TestLimits:
     """The journal of a sidecar whose server is away."""
 
@@ -274,6 +336,25 @@ class TestLimits:
         for _ in range(5):
             sidecar.sends(A, request("a", "b", "c"))
             assert len(sidecar.journal.take().sent) == 1
+
+    def test_hold_with_a_batch_that_is_put_back(
+        self, sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(journals, "MOST_BLOCKS", 30)
+        monkeypatch.setattr(journals, "MOST_REQUESTS", 20)
+        for words in ("abc", "d"):
+            for _ in range(10):
+                lease = sidecar.sends(A, request(*words))
+                lease.finish_prefill()
+                lease.release()
+                sidecar.journal.began(lease.number)
+            if words == "abc":
+                sidecar.journal.take()
+        sidecar.journal.put_back()
+        batch = sidecar.journal.take()
+        assert 5 <= sum(len(chain) // 8 for one in batch.sent for chain in one[-1]) <= 30
+        assert 10 <= len(batch.began) <= 20
+        assert (batch.sent[-1][0], batch.began[-1], batch.ended[-1]) == (20, 20, 20)
 
     def test_keep_all_requests_in_flight(
         self, sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch

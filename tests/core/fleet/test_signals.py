@@ -234,14 +234,19 @@ class TestRestartedEngine:
         assert self.cached(signals) == {B}
 
     @pytest.mark.parametrize(
-        "counter", ["prompt_tokens", "first_tokens", "finished", "preemptions"]
+        ("before", "after"),
+        [
+            (report()._replace(first_tokens=9), report()._replace(first_tokens=1)),
+            (report()._replace(finished=9), report()._replace(finished=1)),
+            (report()._replace(preemptions=9), report()._replace(preemptions=1)),
+        ],
     )
     def test_is_noticed_by_any_counter_that_an_old_vllm_has(
-        self, signals: Signals, counter: str
+        self, signals: Signals, before: Report, after: Report
     ) -> None:
-        for value in (2000.0, 1.0):
+        for one in (before, after):
             assert self.cached(signals) == {A, B}
-            signals.record_scrape(A, report()._replace(**{counter: value}), inflight=0)
+            signals.record_scrape(A, one, inflight=0)
         assert self.cached(signals) == {B}
 
     def test_is_not_assumed_if_only_cached_tokens_went_down(self, signals: Signals) -> None:

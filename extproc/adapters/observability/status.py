@@ -206,10 +206,7 @@ def _starting(model: Model, addresses: Sequence[str], fleet: Fleet) -> dict[str,
     if not model.strategy.reads_signals:
         return {}
     seconds = model.spec.load_balancing.signals.slow_start_seconds
-    ages = fleet.signals.new_endpoints(addresses, seconds)
-    # If all endpoints appeared together, none is new (extproc.core.fleet.estimate).
-    grown = seconds if len(ages) < len(addresses) else max(ages.values(), default=0.0)
-    return {address: age / grown for address, age in ages.items() if age < grown}
+    return fleet.signals.starting(addresses, seconds)
 
 
 def _decided(decision: Decision, catalog: Catalog) -> Json:

@@ -100,16 +100,12 @@ def _mean(
 def _allowed(
     addresses: Sequence[str], inflight: Sequence[int], signals: Signals, slow_start: float
 ) -> list[float] | None:
-    """Return the requests that each endpoint may have for its age; None if there is no limit.
-
-    Only an endpoint that appeared after others is new. If all appeared together, as at the start,
-    none is.
-    """
-    ages = signals.new_endpoints(addresses, slow_start)
-    if not ages:
+    """Return the requests that each endpoint may have for its age; None if there is no limit."""
+    shares = signals.starting(addresses, slow_start)
+    if not shares:
         return None
-    grown_at = slow_start if len(ages) < len(addresses) else max(ages.values())
-    shares = [ages.get(address, inf) / grown_at if grown_at else 1.0 for address in addresses]
-    grown = [ours for ours, share in zip(inflight, shares, strict=True) if share >= 1]
+    grown = [
+        ours for address, ours in zip(addresses, inflight, strict=True) if address not in shares
+    ]
     mean = sum(grown) / len(grown)
-    return [mean * share if share < 1 else inf for share in shares]
+    return [mean * shares[one] if one in shares else inf for one in addresses]

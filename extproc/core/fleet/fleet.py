@@ -1,4 +1,4 @@
-"""The state of the fleet: everything that the sidecar knows of endpoints, except their addresses.
+"""The state of the fleet: everything that the sidecar knows of endpoints.
 
 The catalog says which endpoints exist and is replaced as a whole. The state here outlives each
 catalog and changes with every request, scrape and response. A request that another sidecar sent

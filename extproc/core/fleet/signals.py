@@ -248,14 +248,20 @@ class Signals:
         unexplained = min(minimum.add(seen, self.clock()), report.finished)
         return max(waiting, seen - unexplained)
 
-    def new_endpoints(self, addresses: Iterable[str], max_age: float) -> dict[str, float]:
-        """Return the ages of the endpoints that appeared less than `max_age` seconds ago."""
+    def starting(self, addresses: Sequence[str], seconds: float) -> dict[str, float]:
+        """Return the new endpoints, with the share of the usual load that each may have.
+
+        The share grows to 1 over these seconds. Only an endpoint that appeared after others is new.
+        If all appeared together, as at the start, none is.
+        """
         now = self.clock()
         # There are rarely any, and every request asks.
-        if now - self._newest >= max_age:
+        if now - self._newest >= seconds:
             return {}
         ages = {address: now - self._since.get(address, 0.0) for address in addresses}
-        return {address: age for address, age in ages.items() if age < max_age}
+        young = {address: age for address, age in ages.items() if age < seconds}
+        grown = seconds if len(young) < len(ages) else max(young.values(), default=0.0)
+        return {address: age / grown for address, age in young.items() if age < grown}
 
 
 def _is_unused(report: Report) -> bool:

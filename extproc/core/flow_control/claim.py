@@ -34,7 +34,7 @@ class Claim:
         self._group = group
         self._tenant = tenant
         self._at = room.clock()
-        self._inflight = int(room.loads.get(address, 0))
+        self._inflight = room.loads.get(address, 0)
         self.address = address
 
     def began(self, lease: Lease) -> None:

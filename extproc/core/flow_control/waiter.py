@@ -59,7 +59,7 @@ class Waiter:
         self.deadline = deadline
         """When it is refused."""
         self.group = ""
-        """The name of its priority class; empty for the default class."""
+        """The name of its priority class; `Queue.add` sets it."""
         self.lane = Lane(resolved.adapter, resolved.subset)
         self.homes: tuple[str, ...] = ()
         """The endpoints where it is warm; empty if it does not matter which endpoint serves it."""

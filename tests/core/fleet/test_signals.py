@@ -127,16 +127,16 @@ class TestSetEndpoints:
         clock.advance(5)
         signals.set_endpoints([B, "10.0.0.3:8000"])
         clock.advance(1)
-        assert signals.new_endpoints([A, B, "10.0.0.3:8000"], 7) == {B: 6, "10.0.0.3:8000": 1}
-        assert signals.new_endpoints([B, "10.0.0.3:8000"], 5) == {"10.0.0.3:8000": 1}
-        assert signals.new_endpoints([B, "10.0.0.3:8000"], 1) == {}
+        assert signals.starting([A, B, "10.0.0.3:8000"], 7) == {B: 6 / 7, "10.0.0.3:8000": 1 / 7}
+        assert signals.starting([B, "10.0.0.3:8000"], 5) == {"10.0.0.3:8000": 1 / 5}
+        assert signals.starting([B, "10.0.0.3:8000"], 1) == {}
 
     def test_treats_returning_endpoints_as_new(self, signals: Signals, clock: Clock) -> None:
         signals.residency.used(A, "sql")
         signals.set_endpoints([B])
         clock.advance(5)
         signals.set_endpoints([A, B])
-        assert signals.new_endpoints([A, B], 1) == {A: 0}
+        assert signals.starting([A, B], 1) == {A: 0}
         assert not signals.residency.has(A, "sql")
 
 

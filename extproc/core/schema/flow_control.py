@@ -78,7 +78,8 @@ class FlowControlSpec(Spec):
     """The most requests that wait. Further ones get 429 `queue_full`."""
 
     max_wait_seconds: MaxWaitSeconds = 60.0
-    """The longest wait of a request. After that, it gets 503 `queue_timeout`."""
+    """The longest wait of a request. After that, it gets 503 `queue_timeout`. A client can shorten
+    it with the header `x-request-timeout-ms`, in milliseconds."""
 
     classes: Items[ClassSpec] = ()
     """Priority classes. Requests without a known class are in the class `default`, which has the

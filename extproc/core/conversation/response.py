@@ -49,11 +49,12 @@ class Response:
         decision, fleet = self._decision, self._fleet
         if event.served_by:
             self._record_outcome(event)
-        if event.served_by not in ("", decision.lease.endpoint.address):
-            decision.lease.move(fleet.endpoint(decision.model, event.served_by))
+        served_by = event.served_by or decision.lease.endpoint.address
+        fleet.served(decision.lease, served_by)
+        if served_by != decision.address:
             self.retried = True
             if decision.response_id is not None:
-                fleet.response_ids.move(decision.response_id, event.served_by)
+                fleet.response_ids.move(decision.response_id, served_by)
         if event.outcome in (None, Outcome.SERVED):  # a failure says nothing of the latency
             decision.lease.begin()  # after the move, so that it counts for the serving endpoint
         if event.load_report is not None and decision.reads_signals:

@@ -148,6 +148,8 @@ class Stream(ABC):
         """Take the decision, and return the reply with it."""
         self.verdict = decision
         self.phase = phase
+        if not self.visibility.response_headers:
+            decision.lease.request = None  # nothing will show a retry
         # Only FULL_DUPLEX_STREAMED gateways read a list. In other modes the header chooses the
         # host of an original-destination cluster or NGINX's upstream, which take one address.
         lists = self.modes.request is BodyMode.DUPLEX

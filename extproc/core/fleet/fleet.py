@@ -67,11 +67,23 @@ class Fleet:
         """Record a request that this sidecar sends to an endpoint, and return its lease."""
         now = self.signals.clock()
         lease = self._lease(model, endpoint, request, now, ours=True)
+        lease.request = request
         journal = self.ledger.journal
         if journal is not None:
             self.signals.unseen.decided(endpoint.address, now)
             lease.number = journal.sent(model, endpoint.address, request)
         return lease
+
+    def served(self, lease: Lease, address: str) -> None:
+        """Record that the endpoint at this address serves a request, perhaps after a retry.
+
+        Then that endpoint has the prompts and the adapter.
+        """
+        request, lease.request = lease.request, None
+        if address != lease.endpoint.address:
+            lease.move(self.endpoint(lease.model, address))
+            if request is not None:
+                self.store(address, request)
 
     def receive(self, model: str, endpoint: Endpoint, request: SentRequest, began: float) -> Lease:
         """Record a request that another sidecar sent at the time `began`, and return its lease."""

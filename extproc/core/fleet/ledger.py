@@ -47,7 +47,16 @@ class LeaseListener(Protocol):
 class Lease:
     """One request's claim on an endpoint."""
 
-    __slots__ = ("_ledger", "context", "endpoint", "listener", "model", "number", "prefill")
+    __slots__ = (
+        "_ledger",
+        "context",
+        "endpoint",
+        "listener",
+        "model",
+        "number",
+        "prefill",
+        "request",
+    )
 
     def __init__(self, ledger: Ledger, model: str, endpoint: Endpoint) -> None:
         self._ledger: Ledger | None = ledger
@@ -59,6 +68,9 @@ class Lease:
         """The prompt in the endpoint's backlog; None without a prediction."""
         self.context: Context | None = None
         """The prompt that the endpoint holds; None without a prediction."""
+        self.request: SentRequest | None = None
+        """What the endpoint has of the request, until its response begins; None if no retry will be
+        seen. Long prompts take memory."""
         self.listener: LeaseListener | None = None
         """Receives the course of the request; None without flow control."""
 

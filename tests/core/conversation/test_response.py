@@ -14,6 +14,7 @@ from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.conversation.usage import Usage
 from extproc.core.fleet.fleet import Fleet
+from extproc.core.fleet.load_report import ResponseVisibility
 from extproc.core.request.blocks import BYTES_PER_TOKEN
 from extproc.core.routing.catalog import Catalog, revise
 from extproc.core.routing.decision import Decision
@@ -62,8 +63,11 @@ class Stream:
         model: str = "llama",
         content: str = "x" * 1000,
         whole: bool = True,
+        shows_headers: bool = True,
     ) -> None:
-        self.conversation = Conversation(router, Random(0))
+        visibility = ResponseVisibility()
+        visibility.response_headers = shows_headers
+        self.conversation = Conversation(router, Random(0), visibility=visibility)
         named = {":method": b"POST", ":path": path.encode()}
         modes = Modes(request_mode, mode)
         self.conversation.receive(Event(Kind.REQUEST_HEADERS, headers=named, modes=modes))
@@ -233,6 +237,22 @@ class TestRetry:
         stream = Gateway().request()
         stream.headed(stream.decision.address)
         assert not stream.retried
+
+    def test_lets_the_serving_endpoint_have_the_prompt(self) -> None:
+        gateway = Gateway()
+        stream = gateway.request()
+        chosen = stream.decision.address
+        (other,) = set(TWO_ADDRESSES) - {chosen}
+        stream.headed(served_by=other)
+        prefixes = gateway.signals.prefixes
+        assert prefixes.size(other) == prefixes.size(chosen) > 0
+
+    @pytest.mark.parametrize("shows_headers", [True, False])
+    def test_keeps_the_prompt_only_while_a_retry_may_be_seen(self, shows_headers: bool) -> None:
+        stream = Gateway().request(shows_headers=shows_headers)
+        assert (stream.decision.lease.request is not None) == shows_headers
+        stream.headed(served_by=stream.decision.address)
+        assert stream.decision.lease.request is None
 
 
 class TestTokenSizes:

@@ -81,6 +81,45 @@ anthropic = shuffled(messages=messages) | shuffled(system=text | system_blocks, 
 
 documents = st.one_of(chat, completions, responses, anthropic)
 
+fields = st.sampled_from(
+    [
+        *("messages", "input", "prompt", "tools", "system", "instructions", "text", "input_ids"),
+        *("user", "metadata", "cache_salt", "previous_response_id", "request_id", "store"),
+    ]
+)
+members = st.sampled_from(
+    [
+        *("role", "content", "text", "function", "parameters", "input", "arguments", "properties"),
+        *("url", "data", "cache_control", "user_id"),
+    ]
+)
+medium_members = st.sampled_from(
+    [
+        *("image_url", "input_audio", "audio_url", "video_url", "file", "file_data", "file_url"),
+        *("source", "image_embeds", "audio_embeds", "url", "data"),
+    ]
+)
+words = st.sampled_from(["user", "system", "base64", "url", "image", "reasoning", "function_call"])
+
+
+def typed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
+    """Draw an object that looks like a part of a message, with a `type` of any kind."""
+    others = st.dictionaries(medium_members, inner, max_size=2)
+    return st.builds(lambda members, kind: {**members, "type": kind}, others, words | inner)
+
+
+any_values = st.recursive(
+    plain | words | st.floats(),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(members | text, inner, max_size=3),
+        typed(inner),
+        typed(typed(inner)),
+    ),
+)
+any_documents = st.dictionaries(fields, any_values, min_size=1, max_size=4)
+"""Fields and members of the known APIs, with values of any type."""
+
 
 def written(document: Json, *, compact: bool = True, ascii_only: bool = False) -> bytes:
     """Return the document as JSON."""

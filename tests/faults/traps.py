@@ -73,6 +73,9 @@ TRAPS = [
     _json(messages=[{"role": "user", "content": [{"type": "text", "text": None}] * 2_000}]),
     _json(messages=[{}] * 10_000),
     _json(messages=[[[[[]]]]]),
+    _json(
+        tools=[{"properties": {"type": {}, "source": {"type": ["string", "null"]}}}], messages=_HI
+    ),
     _json(prompt=[[[1]]] * 5_000),
     _json(prompt=[10**30, -1, True, None, 1.5]),
     _json(prompt=list(range(9_000))),

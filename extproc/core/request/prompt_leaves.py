@@ -37,7 +37,7 @@ _MEDIA = frozenset(
     )
 )
 _CONTENT = ("url", "data", "file_data")
-_SOURCES = frozenset(("base64", "url", None))
+_SOURCES = frozenset(("base64", "url"))
 """Values of `type` in Anthropic's `source` that hold a medium. The others hold text or an id."""
 
 _IGNORED = frozenset(("type", "cache_control"))
@@ -108,12 +108,17 @@ def _medium_content(value: object) -> str | None:
     """Return the data or the URL of a medium; None if the value is not a medium."""
     if isinstance(value, str):
         return value
-    if isinstance(value, dict) and value.get("type") in _SOURCES:
+    if isinstance(value, dict) and _may_hold_medium(value.get("type")):
         for key in _CONTENT:
             content = value.get(key)
             if isinstance(content, str):
                 return content
     return None
+
+
+def _may_hold_medium(kind: object) -> bool:
+    """Return True for a `type` of any JSON type that an object with a medium can have, or none."""
+    return kind is None or (isinstance(kind, str) and kind in _SOURCES)
 
 
 def _fixed_leaf(content: str) -> str:

@@ -69,8 +69,8 @@ class Lease:
         self.context: Context | None = None
         """The prompt that the endpoint holds; None without a prediction."""
         self.request: SentRequest | None = None
-        """What the endpoint has of the request, until its response begins; None if no retry will be
-        seen. Long prompts take memory."""
+        """The prompts and the adapter, until the response's headers; None if those will not be seen.
+        Long prompts take memory."""
         self.listener: LeaseListener | None = None
         """Receives the course of the request; None without flow control."""
 

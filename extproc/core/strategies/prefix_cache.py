@@ -97,7 +97,7 @@ _MOST_WARM = 16
 _FEW = 0.1
 """Share of the endpoints up to which it is faster to look for them alone on the ring."""
 
-_MOST_VIEWS = 8
+_MOST_VIEWS = 16
 """Groups of endpoints that are kept: requests for different adapters, or behind gateways that allow
 a subset, have different ones in turn."""
 

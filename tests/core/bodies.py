@@ -40,12 +40,35 @@ media = st.one_of(
         ),
     ),
 )
+medium_members = st.sampled_from(
+    [
+        *("image_url", "input_audio", "audio_url", "video_url", "file", "file_data", "file_url"),
+        *("source", "image_embeds", "audio_embeds", "url", "data"),
+    ]
+)
+schemas = shuffled(
+    type=st.just("object"),
+    properties=st.dictionaries(
+        st.just("type") | medium_members,
+        shuffled(type=st.sampled_from(["string", ["string", "null"]]), description=text),
+        max_size=3,
+    ),
+)
+"""Parameters of tools, with names that parts of messages have, too."""
+cache_control = shuffled(type=st.just("ephemeral"), ttl=text)
+tool_uses = shuffled(
+    type=st.just("tool_use"),
+    name=names,
+    input=st.dictionaries(st.just("type") | medium_members, plain, max_size=3),
+)
 billing = shuffled(type=st.just("text"), text=st.just("x-anthropic-billing-header: cch=0;"))
 
 
 def parts(kind: str) -> st.SearchStrategy[list[Json]]:
-    """Draw the parts of a message: texts, images and recordings."""
-    return st.lists(shuffled(type=st.just(kind), text=text) | media, max_size=3)
+    """Draw the parts of a message: texts, images, recordings and calls of tools."""
+    texts = shuffled(type=st.just(kind), text=text)
+    marked = shuffled(type=st.just(kind), text=text, cache_control=cache_control)
+    return st.lists(texts | marked | media | tool_uses, max_size=3)
 
 
 roles = st.sampled_from(["system", "developer", "user", "assistant", "tool"])
@@ -54,9 +77,12 @@ messages = st.lists(shuffled(role=roles, content=contents), max_size=4)
 tools = st.lists(
     shuffled(
         type=st.just("function"),
-        function=shuffled(name=names, description=text, parameters=values),
+        function=shuffled(name=names, description=text, parameters=values | schemas),
     ),
     max_size=2,
+)
+anthropic_tools = st.lists(
+    shuffled(name=names, input_schema=schemas, cache_control=cache_control), max_size=2
 )
 
 chat = shuffled(messages=messages) | shuffled(messages=messages, tools=tools)
@@ -77,7 +103,11 @@ responses = shuffled(input=text | st.lists(response_items, max_size=4)) | shuffl
 )
 
 system_blocks = st.lists(shuffled(type=st.just("text"), text=text) | billing, max_size=3)
-anthropic = shuffled(messages=messages) | shuffled(system=text | system_blocks, messages=messages)
+anthropic = st.one_of(
+    shuffled(messages=messages),
+    shuffled(system=text | system_blocks, messages=messages),
+    shuffled(tools=anthropic_tools, system=text | system_blocks, messages=messages),
+)
 
 documents = st.one_of(chat, completions, responses, anthropic)
 
@@ -93,12 +123,6 @@ members = st.sampled_from(
         *("url", "data", "cache_control", "user_id"),
     ]
 )
-medium_members = st.sampled_from(
-    [
-        *("image_url", "input_audio", "audio_url", "video_url", "file", "file_data", "file_url"),
-        *("source", "image_embeds", "audio_embeds", "url", "data"),
-    ]
-)
 words = st.sampled_from(["user", "system", "base64", "url", "image", "reasoning", "function_call"])
 
 
@@ -108,17 +132,18 @@ def typed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
     return st.builds(lambda members, kind: {**members, "type": kind}, others, words | inner)
 
 
-any_values = st.recursive(
-    plain | words | st.floats(),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(members | text, inner, max_size=3),
-        typed(inner),
-        typed(typed(inner)),
-    ),
-)
-any_documents = st.dictionaries(fields, any_values, min_size=1, max_size=4)
-"""Fields and members of the known APIs, with values of any type."""
+def any_documents(*scalars: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
+    """Draw a document with fields and members of the known APIs, and values of any type."""
+    values = st.recursive(
+        st.one_of(plain, words, *scalars),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3),
+            st.dictionaries(members | text, inner, max_size=3),
+            typed(inner),
+            typed(typed(inner)),
+        ),
+    )
+    return st.dictionaries(fields, values, min_size=1, max_size=4)
 
 
 def written(document: Json, *, compact: bool = True, ascii_only: bool = False) -> bytes:

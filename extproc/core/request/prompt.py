@@ -15,7 +15,13 @@ import xxhash
 
 from extproc.core.request.json_document import Document
 from extproc.core.request.previous_turn import previous_turn
-from extproc.core.request.prompt_leaves import OpenValues, leaves_of, number_text, open_values
+from extproc.core.request.prompt_leaves import (
+    NONE_OPEN,
+    Plain,
+    leaves_of,
+    number_text,
+    open_values,
+)
 
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 # Fields outside the messages that hold the system prompt.
@@ -87,7 +93,7 @@ def prompt_head(document: Document, limit: int, *, cut: bool = False) -> str:
     pieces: list[str] = []
     length = 0
     fields = [_field(document, field, cut) for field in document if field in _PROMPT_FIELDS]
-    for piece in leaves_of(fields, False, open_values(document) if cut else ()):
+    for piece in leaves_of(fields, False, open_values(document) if cut else NONE_OPEN):
         pieces.append(piece)
         length += len(piece) + 1
         if length > limit:
@@ -115,11 +121,11 @@ def prompt_text(document: Document, limit: int, *, cut: bool = False) -> PromptT
     order of the request's fields, which clients choose, does not count. `cut`: the body may end
     anywhere.
     """
-    still_open: OpenValues = open_values(document) if cut else ()
+    still_open = open_values(document) if cut else NONE_OPEN
     messages = document.get("messages", document.get("input", document.get("prompt")))
     system_messages = _leading_system_messages(messages)
     system = [
-        document.get("tools"),
+        _field(document, "tools", cut),
         _field(document, "system", cut),
         document.get("instructions"),
         system_messages,
@@ -154,6 +160,8 @@ def text_of(content: Any) -> str:
 def _field(document: Document, field: str, cut: bool) -> Any:
     """Return a field of the prompt, without billing blocks in a list of system blocks."""
     value = document.get(field)
+    if field == "tools":
+        return Plain(value)
     if field != "system" or not isinstance(value, list):
         return value
     kept = [block for block in value if not _is_billing(block)]

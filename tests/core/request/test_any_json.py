@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.conversation.request import Request
+from extproc.core.request.json_document import parse_document
 from extproc.core.request.paths import Api
+from extproc.core.request.prompt import prompt_head
 from extproc.core.request.refusals import Refusal
-from tests.core.bodies import any_documents, written
+from tests.core.bodies import any_documents, cuts, documents, written
 from tests.core.builders import model_spec, router, thorough
 
 ROUTERS = [
@@ -29,7 +31,12 @@ NULLABLE_SOURCE: dict[str, Any] = {
 
 
 @thorough
-@given(any_documents, st.data(), st.sampled_from([Api.GENERATE, Api.NATIVE]), st.booleans())
+@given(
+    any_documents(st.floats()),
+    st.data(),
+    st.sampled_from([Api.GENERATE, Api.NATIVE]),
+    st.booleans(),
+)
 def test_no_json_document_raises_anything_but_a_refusal(
     document: dict[str, Any], data: st.DataObject, api: Api, stores: bool
 ) -> None:
@@ -43,6 +50,16 @@ def test_no_json_document_raises_anything_but_a_refusal(
                 serving.decide(request.resolve(head, complete=complete)).lease.release()
             except Refusal:
                 continue
+
+
+@thorough
+@given(any_documents() | documents)
+def test_leaves_of_a_body_cut_at_any_byte_are_the_first_leaves_of_the_whole_body(
+    document: dict[str, Any],
+) -> None:
+    whole = prompt_head(document, 10**6)
+    for head in cuts(written(document)):
+        assert whole.startswith(prompt_head(parse_document(head, complete=False), 10**6, cut=True))
 
 
 @pytest.mark.parametrize(

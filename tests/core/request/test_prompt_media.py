@@ -87,6 +87,16 @@ class TestMedium:
         assert len(heads) == 2
 
 
+def test_part_without_a_type_may_be_a_medium() -> None:
+    """It may be one in vLLM, too."""
+    typed = {"type": "image_url", "image_url": {"url": LONG}}
+    one, other = (
+        prompt_text({"messages": [user([part])]}, LIMIT)
+        for part in (typed, {"image_url": {"url": LONG}})
+    )
+    assert one == other
+
+
 class TestTextSimilarToMedium:
     @pytest.mark.parametrize(
         "part",
@@ -95,11 +105,28 @@ class TestTextSimilarToMedium:
             {"type": "document", "source": {"type": "content", "content": [text("so long")]}},
             {"type": "image", "source": {"type": "file", "file_id": "so long"}},
             {"type": "tool_use", "input": {"source": {"text": "so long"}}},
+            {"type": "tool_use", "input": {"file": "so long"}},
+            {"type": "tool_use", "input": {"type": "url", "image_url": "so long"}},
+            {
+                "type": "tool_use",
+                "input": {"type": "x", "source": {"type": "url", "url": "so long"}},
+            },
+            {"function": {"arguments": {"type": "x", "image_url": "so long"}}},
+            {"type": "search_result", "source": "so long"},
+            {"type": "image", "source": {"type": ["base64"], "data": "so long"}},
             {"type": "image_url", "image_url": None, "uuid": "so long"},
         ],
     )
     def test_is_kept_unchanged(self, part: dict[str, Any]) -> None:
         assert leaves(prompt_text({"messages": [user([part])]}, LIMIT).text) == ["user", "so long"]
+
+    @pytest.mark.parametrize("name", ["file", "source", "image_url", "input_audio", "file_data"])
+    def test_parameter_of_a_tool_is_kept_unchanged(self, name: str) -> None:
+        schema = {name: {"type": "url", "url": "so long"}, "type": {"type": "string"}}
+        for tool in ({"type": "function", "function": {"parameters": schema}}, {"schema": schema}):
+            document = {"tools": [tool], "messages": []}
+            assert leaves(prompt_text(document, LIMIT).text) == ["so long"]
+            assert prompt_head(document, LIMIT) == "so long"
 
     def test_text_that_contains_data_is_kept_unchanged(self) -> None:
         for long in ("database: " * 500, "see data:image/png;base64," + "QUJD" * 1000):

@@ -110,6 +110,17 @@ class TestCacheControl:
         assert prompt_text(one, LIMIT) == prompt_text(other, LIMIT)
         assert prompt_head(one, LIMIT) == prompt_head(other, LIMIT)
 
+    def test_is_no_part_of_tools_and_messages_without_a_type_either(self) -> None:
+        control = {"type": "ephemeral", "ttl": "1h"}
+        tool, message = {"name": "add"}, user("hi")
+        plain = {"tools": [tool], "messages": [message]}
+        marked = {
+            "tools": [{**tool, "cache_control": control}],
+            "messages": [{**message, "cache_control": control}],
+        }
+        assert prompt_text(marked, LIMIT) == prompt_text(plain, LIMIT)
+        assert prompt_head(marked, LIMIT) == prompt_head(plain, LIMIT)
+
 
 def billing(number: int) -> dict[str, Any]:
     return text(f"x-anthropic-billing-header: cc_version=2.1.37; cc_entrypoint=cli; cch={number};")

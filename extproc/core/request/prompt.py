@@ -66,7 +66,7 @@ def system_text(document: Document, *, cut: bool = False) -> str:
     conversation, and the conversation's key must not change. `cut`: the body may end anywhere.
     """
     texts = [text_of(_field(document, field, cut)) for field in _SYSTEM_FIELDS if field in document]
-    for message in _objects(document.get("messages", document.get("input"))):
+    for message in _objects(_messages(document)):
         if not _is_system_message(message):
             break
         texts.append(text_of(message.get("content")))
@@ -122,7 +122,11 @@ def prompt_text(document: Document, limit: int, *, cut: bool = False) -> PromptT
     anywhere.
     """
     still_open = open_values(document) if cut else NONE_OPEN
-    messages = document.get("messages", document.get("input", document.get("prompt")))
+    messages = document.get("messages")
+    if messages is None:
+        messages = _field(document, "input", cut)
+    if messages is None:
+        messages = document.get("prompt")
     system_messages = _leading_system_messages(messages)
     system = [
         _field(document, "tools", cut),
@@ -146,7 +150,7 @@ def completion_prompts(document: Document) -> list[Any]:
     prompts = document.get("prompt")
     if not isinstance(prompts, list) or len(prompts) < 2 or not isinstance(prompts[0], str | list):
         return []
-    return [] if "messages" in document or "input" in document else prompts
+    return prompts if _messages(document) is None else []
 
 
 def text_of(content: Any) -> str:
@@ -157,11 +161,23 @@ def text_of(content: Any) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
+def _messages(document: Document) -> Any:
+    """Return the messages of a request, or `input`. Servers treat null like a missing field."""
+    messages = document.get("messages")
+    return document.get("input") if messages is None else messages
+
+
 def _field(document: Document, field: str, cut: bool) -> Any:
-    """Return a field of the prompt, without billing blocks in a list of system blocks."""
+    """Return a field of the prompt as engines read it.
+
+    A list of system blocks loses its billing blocks. A string in `input` is a user message, as in
+    vLLM's Responses API. So the next turn, which has it as a message, begins with the same text.
+    """
     value = document.get(field)
     if field == "tools":
         return Plain(value)
+    if field == "input" and isinstance(value, str):
+        return [{"role": "user", "content": value}]
     if field != "system" or not isinstance(value, list):
         return value
     kept = [block for block in value if not _is_billing(block)]
@@ -223,7 +239,7 @@ def _first_user_content(document: Document) -> Any:
     if prompt is not None:
         has_several = isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list)
         return prompt[0] if has_several else prompt
-    messages = document.get("messages", document.get("input"))
+    messages = _messages(document)
     if isinstance(messages, str):
         return messages
     return next((m for m in _objects(messages) if m.get("role") == "user"), None)

@@ -8,6 +8,7 @@ from extproc.core.request.prompt import (
     completion_prompts,
     first_user_message,
     prompt_head,
+    prompt_text,
     system_text,
     text_of,
 )
@@ -112,7 +113,7 @@ class TestPromptHead:
             ),
             (
                 {"instructions": "be brief", "input": "hi"},
-                ["be brief", "hi"],
+                ["be brief", "user", "hi"],
             ),
             ({"prompt": "once"}, ["once"]),
             ({"prompt": [11, 22]}, ["11", "22"]),
@@ -167,9 +168,44 @@ class TestPromptHead:
         assert prompt_head(document, limit) == ("user\n" + "世界" * 100)[:limit]
 
 
-def test_messages_count_if_the_prompt_is_null() -> None:
-    document = {"prompt": None, "messages": [{"role": "user", "content": "hi"}]}
-    assert first_user_message(document, 100) == "hi"
+TURN = [user("hi")]
+
+
+@pytest.mark.parametrize(
+    ("nulls", "document"),
+    [
+        ({"prompt": None}, {"messages": TURN}),
+        ({"prompt": None, "messages": None}, {"input": TURN}),
+        ({"prompt": None, "messages": None}, {"input": "hi"}),
+        ({"messages": None, "input": None}, {"prompt": "hi"}),
+        ({"messages": None, "input": None}, {"prompt": ["hi", "you"]}),
+        ({"messages": None}, {"input": [system("be brief"), *TURN]}),
+    ],
+)
+def test_null_is_read_like_a_missing_field(nulls: dict[str, Any], document: dict[str, Any]) -> None:
+    for with_nulls in ({**nulls, **document}, {**document, **nulls}):
+        assert first_user_message(with_nulls, LIMIT) == "hi"
+        assert system_text(with_nulls) == system_text(document)
+        assert prompt_head(with_nulls, LIMIT) == prompt_head(document, LIMIT)
+        assert prompt_text(with_nulls, LIMIT) == prompt_text(document, LIMIT)
+        assert completion_prompts(with_nulls) == completion_prompts(document)
+
+
+class TestInputAsString:
+    """It is a user message in the Responses API."""
+
+    def test_is_the_prompt_of_the_same_text_as_a_message(self) -> None:
+        one, other = ({"instructions": "be brief", "input": asked} for asked in ("hi", TURN))
+        assert prompt_text(one, LIMIT) == prompt_text(other, LIMIT)
+        assert prompt_head(one, LIMIT) == prompt_head(other, LIMIT)
+        assert first_user_message(one, LIMIT) == first_user_message(other, LIMIT)
+
+    def test_begins_the_prompt_of_the_next_turn(self) -> None:
+        first = prompt_text({"input": "hi"}, LIMIT)
+        answer = {"role": "assistant", "content": "hello"}
+        second = prompt_text({"input": [*TURN, answer, user("and?")]}, LIMIT)
+        assert second.text.startswith(first.text)
+        assert second.previous_chars == len(first.text)
 
 
 class TestCompletionPrompts:

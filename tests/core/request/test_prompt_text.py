@@ -62,7 +62,7 @@ class TestPromptText:
                 ["user", "hi"],
                 id="Responses",
             ),
-            pytest.param({"input": "hi"}, [], ["hi"], id="Responses, a string"),
+            pytest.param({"input": "hi"}, [], ["user", "hi"], id="Responses, a string"),
             pytest.param({"prompt": "once"}, [], ["once"], id="completion"),
             pytest.param({"prompt": ["once", "twice"]}, [], ["once", "twice"], id="prompts"),
             pytest.param({"prompt": [[11, 22], [33]]}, [], ["11", "22", "33"], id="token ids"),

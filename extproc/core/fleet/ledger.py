@@ -69,7 +69,7 @@ class Lease:
         self.context: Context | None = None
         """The prompt that the endpoint holds; None without a prediction."""
         self.request: SentRequest | None = None
-        """The prompts and the adapter, until the response's headers; None if those will not be seen.
+        """The prompts and the adapter, until the response's headers; None if they will not be seen.
         Long prompts take memory."""
         self.listener: LeaseListener | None = None
         """Receives the course of the request; None without flow control."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from random import Random
 from types import MappingProxyType
@@ -108,7 +109,8 @@ class Request:
     def resolve_early(self, head: bytes) -> ResolvedRequest | None:
         """Resolve by the beginning of a body; None while the rest may change the result."""
         # `previous_response_id` may come after a long prompt.
-        if not head or head.isspace() or self._creates_response:
+        # The head may also end within a byte order mark.
+        if BOM_UTF8.startswith(head) or head.isspace() or self._creates_response:
             return None
         name, document, _ = self._read(head, complete=False)
         return self._resolve_if_settled(name, document)
@@ -170,6 +172,8 @@ class Request:
 
         The request must have been resolved by it. Without a model and an id it stays the same.
         """
+        if head.startswith(BOM_UTF8) and not self._is_form:
+            return BOM_UTF8 + self.edited(head[len(BOM_UTF8) :], decision)
         name, response_id = decision.rename, decision.response_id
         if name is not None and self._is_form:
             head = renamed_form(head, self._headers.get(_CONTENT_TYPE, ""), name)

@@ -6,10 +6,13 @@ two readings are combined:
 - their beginning, as far as the limits go (`json_limits`), is parsed with every value. The
   beginning of a prompt, which decides the routing, is there.
 - all of them is scanned for the model and some other fields (`json_scan`).
+
+A byte order mark before the object is skipped, as in Python's `json.loads`, which servers use.
 """
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -46,6 +49,15 @@ def read_json_body(head: bytes, *, complete: bool, fields: Iterable[str] = ()) -
     In a complete body, `cache_salt` and `fields` are found in any position. Raises InvalidRequest
     if the body is not a JSON object or its model is not valid.
     """
+    if head.startswith(BOM_UTF8):
+        unmarked = head[len(BOM_UTF8) :]
+        read = _read_unmarked(unmarked, complete=complete, fields=fields)
+        return read._replace(parsed_bytes=read.parsed_bytes + len(BOM_UTF8))
+    return _read_unmarked(head, complete=complete, fields=fields)
+
+
+def _read_unmarked(head: bytes, *, complete: bool, fields: Iterable[str]) -> JsonBody:
+    """Read a body without a byte order mark."""
     if len(head) <= ALWAYS_PARSED_BYTES:
         document = parse_document(head, complete=complete)
         return JsonBody(model_of(head, document, complete=complete), document, len(head))

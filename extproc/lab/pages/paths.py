@@ -62,7 +62,7 @@ def _bodies() -> Iterator[str]:
         "text after that is counted, but it is not part of the prefix or of a block. A body that "
         "is longer than its parsed beginning must be strict JSON, without `NaN` and `Infinity`. "
         "The scan accepts nesting deeper than 200 levels and numbers with thousands of digits; "
-        "the inference server checks those."
+        "the inference server checks those. JSON must be UTF-8, with or without a byte order mark."
     )
     yield ""
     yield f"The sidecar searches the first {MAX_PARTS:,} parts of a multipart form."

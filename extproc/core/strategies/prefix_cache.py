@@ -80,7 +80,7 @@ from extproc.core.strategies.adapter_loads import load_tokens
 from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, Strategy
 from extproc.core.strategies.home_endpoints import PLACES, HomeEndpoints
 from extproc.core.strategies.prefix_copies import NOTHING
-from extproc.core.strategies.prefix_costs import PrefixCosts
+from extproc.core.strategies.prefix_views import Views
 
 _NO_PROMPT = Prompt((), 0)
 
@@ -97,34 +97,9 @@ _MOST_WARM = 16
 _FEW = 0.1
 """Share of the endpoints up to which it is faster to look for them alone on the ring."""
 
-_MOST_VIEWS = 16
-"""Groups of endpoints that are kept: requests for different adapters, or behind gateways that allow
-a subset, have different ones in turn."""
-
 _NEARLY_ALONE = 0.05
 """Share of the lowest cost by which other endpoints may always cost more, so that sidecars with
 little traffic agree."""
-
-
-class _View:
-    """Endpoints that are eligible together. Their positions stand for them."""
-
-    __slots__ = ("addresses", "costs", "eligible", "positions", "stale", "trusted")
-
-    def __init__(self, eligible: Sequence[Endpoint], signals: Signals, weights: Weights) -> None:
-        self.eligible = eligible
-        self.addresses = [endpoint.address for endpoint in eligible]
-        self.positions = {address: position for position, address in enumerate(self.addresses)}
-        self.costs = PrefixCosts(signals, weights, self.addresses)
-        self.stale: Collection[str] | None = None
-        self.trusted: dict[str, int] = {}
-        """The positions of the endpoints whose caches count."""
-
-    def trust(self, stale: Collection[str]) -> None:
-        """Let only the caches of endpoints count that are not stale."""
-        if stale is not self.stale:
-            self.stale = stale
-            self.trusted = {a: p for a, p in self.positions.items() if a not in stale}
 
 
 class PrefixCache(Strategy):
@@ -149,8 +124,8 @@ class PrefixCache(Strategy):
         self._spec = spec
         self._homes = HomeEndpoints(rng, by_header=by_header)
         self._weights = weights
-        self._views: list[_View] = []  # the latest one first
-        self._view = _View((), signals, weights)
+        self._views = Views(signals, weights)
+        self._view = self._views.of(())
         self._prefix: int | None = None
         self._repeated_blocks = 0
         self._agreement = 0.0  # probability that another sidecar has sent a prompt like this one
@@ -253,21 +228,8 @@ class PrefixCache(Strategy):
     def _use_endpoints(self, eligible: Sequence[Endpoint]) -> None:
         """Number the eligible endpoints: their positions stand for them in costs and depths."""
         if eligible is not self._view.eligible:  # usually the same object as before
-            self._view = self._view_of(eligible)
+            self._view = self._views.of(eligible)
         self._view.trust(self._stale)
-
-    def _view_of(self, eligible: Sequence[Endpoint]) -> _View:
-        """Return the view of these endpoints, one of the latest or a new one."""
-        views = self._views
-        for place, view in enumerate(views):
-            if view.eligible is eligible:
-                del views[place]
-                break
-        else:
-            view = _View(eligible, self._signals, self._weights)
-            del views[_MOST_VIEWS - 1 :]
-        views.insert(0, view)
-        return view
 
     def _refresh_signals(self) -> None:
         """Drop stale information, at intervals.

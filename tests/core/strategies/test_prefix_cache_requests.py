@@ -9,7 +9,7 @@ import pytest
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.weights import Weights
-from extproc.core.strategies import Query, Reason, prefix_cache
+from extproc.core.strategies import Query, Reason, prefix_views
 from extproc.core.strategies.prefix_costs import PrefixCosts
 from tests.core.strategies.prefix_cache_replicas import (
     TOKENS,
@@ -132,7 +132,7 @@ class TestAdapters:
                 super().__init__(signals, weights, addresses)
                 numbered.append(len(addresses))
 
-        monkeypatch.setattr(prefix_cache, "PrefixCosts", Counted)
+        monkeypatch.setattr(prefix_views, "PrefixCosts", Counted)
         for adapter in ("", "sql", "", "sql"):
             replicas.first(query("prompt")._replace(adapter=adapter))
         assert numbered == [4, 3]

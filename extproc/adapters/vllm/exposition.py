@@ -58,7 +58,7 @@ _MOST_LABELS = 100
 _MOST_CACHES = 64
 # Three times the usual length; the reader caches these lines.
 _LONGEST_CACHE_CONFIG = 4096
-# No engine counts so far. Differences of larger numbers could become infinite.
+# No engine counts this far. Sums of larger numbers could become infinite.
 _HIGHEST_COUNT = 1e15
 # Longer numbers do not occur, and take long to parse.
 _LONGEST_NUMBER = 64

@@ -55,7 +55,7 @@ class Response:
             self.retried = True
             if decision.response_id is not None:
                 fleet.response_ids.move(decision.response_id, served_by)
-        if event.outcome in (None, Outcome.SERVED):  # a failure says nothing of the latency
+        if event.outcome in (None, Outcome.SERVED):  # a failure is no latency
             decision.lease.begin()  # after the move, so that it counts for the serving endpoint
         if event.load_report is not None and decision.reads_signals:
             load = load_of(event.load_report)

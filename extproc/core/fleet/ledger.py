@@ -109,7 +109,7 @@ class Lease:
 
     def release(self) -> None:
         """End the claim. A second call does nothing."""
-        ledger, self._ledger = self._ledger, None
+        ledger, self._ledger, self.request = self._ledger, None, None
         if ledger is not None:
             ledger._end(self)
             if self.number and ledger.journal is not None:

@@ -9,6 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from extproc.core.fleet.backlog import Backlog
 from extproc.core.fleet.contexts import Contexts, Stored
 from extproc.core.fleet.ledger import Lease, Ledger
+from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.speeds import Speeds
 from tests.core.builders import endpoint
 from tests.core.clock import Clock
@@ -65,6 +66,13 @@ def test_lease_that_moves_to_its_own_endpoint_counts_there_once() -> None:
     lease.move(B)
     assert ledger.totals.of(B.address).sent == 1
     assert dict(ledger.loads) == {B.address: 1}
+
+
+def test_released_lease_keeps_no_prompt() -> None:
+    lease = Ledger().acquire("llama", A)
+    lease.request = SentRequest(chains=[[1, 2, 3]])
+    lease.release()
+    assert lease.request is None
 
 
 def test_released_lease_does_not_move() -> None:

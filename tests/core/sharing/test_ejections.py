@@ -171,24 +171,25 @@ class TestHalfRule:
         assert here.ejected == {A, B}
         assert peer.ejected == {C, D}
 
-    def test_counts_the_returns_of_a_batch_first(self, sidecars: Sidecars) -> None:
+    def fails_and_returns(self, sidecars: Sidecars) -> None:
+        """Let the peer eject A and B, and report that. Then A returns."""
         here, peer = sidecars
         peer.fails(A)
         peer.fails(B)
         peer.reports(here)
         here.clock.advance(FIRST_SECONDS + 1)
         peer.tries(A, Outcome.SERVED)
+
+    def test_counts_the_returns_of_a_batch_first(self, sidecars: Sidecars) -> None:
+        here, peer = sidecars
+        self.fails_and_returns(sidecars)
         peer.fails(C)
         peer.reports(here)
         assert here.ejected == peer.ejected == {B, C}
 
     def test_prefers_no_side_after_returns(self, sidecars: Sidecars) -> None:
         here, peer = sidecars
-        peer.fails(A)
-        peer.fails(B)
-        peer.reports(here)
-        here.clock.advance(FIRST_SECONDS + 1)
-        peer.tries(A, Outcome.SERVED)
+        self.fails_and_returns(sidecars)
         peer.reports(here)
         here.fails(C)
         here.reports(peer)

@@ -29,6 +29,8 @@ LORA = b"vllm:lora_requests_info"
 CACHE = b"vllm:cache_config_info"
 PROMPT_TOKENS = b"vllm:prefix_cache_queries_total"
 CACHED_TOKENS = b"vllm:prefix_cache_hits_total"
+EXTERNAL_TOKENS = b"vllm:external_prefix_cache_hits_total"
+"""Prompt tokens that a KV connector loaded from outside the GPU; they are not in CACHED_TOKENS."""
 FIRST_TOKENS = b"vllm:time_to_first_token_seconds_count"
 PREEMPTIONS = b"vllm:num_preemptions_total"
 FIRST_TOKEN_SECONDS = b"vllm:time_to_first_token_seconds_sum"
@@ -75,6 +77,14 @@ class _Adapters(NamedTuple):
     waiting: frozenset[str] = frozenset()
 
 
+class _Cache(NamedTuple):
+    """What a series says about the KV cache."""
+
+    block_size: int | None
+    blocks: int | None
+    tokens: int | None
+
+
 def read_report(text: bytes) -> Report:
     """Return the report in a Prometheus text exposition.
 
@@ -90,7 +100,7 @@ def read_report(text: bytes) -> Report:
     if load is None or sum(running) > MOST_REQUESTS:
         raise Failure(Result.GARBLED, "the load is higher than any endpoint can have")
     adapters = _adapters(text)
-    block_size, blocks = _cache(text)
+    block_size, blocks, kv_tokens = _cache(text)
     return Report(
         load,
         sum(running),
@@ -100,13 +110,14 @@ def read_report(text: bytes) -> Report:
         block_size,
         blocks,
         _total(text, PROMPT_TOKENS),
-        _total(text, CACHED_TOKENS),
+        _cached(text),
         _total(text, FIRST_TOKENS),
         _total(text, FINISHED),
         _total(text, PREEMPTIONS),
         _total(text, FIRST_TOKEN_SECONDS),
         _steps(text),
         _prefills(text),
+        kv_tokens,
     )
 
 
@@ -148,6 +159,12 @@ def _total(text: bytes, name: bytes) -> float | None:
     values = [_value(series) for series in every if _is_own(series)]
     total = sum(values)
     return total if values and min(values) >= 0 and total <= _HIGHEST_COUNT else None
+
+
+def _cached(text: bytes) -> float | None:
+    """Return the prompt tokens found in all caches; None if unknown. Old vLLM has no others."""
+    local = _total(text, CACHED_TOKENS)
+    return None if local is None else local + (_total(text, EXTERNAL_TOKENS) or 0.0)
 
 
 def _steps(text: bytes) -> StepTotals | None:
@@ -206,26 +223,32 @@ def _adapters(text: bytes) -> _Adapters:
     )
 
 
-def _cache(text: bytes) -> tuple[int | None, int | None]:
-    """Return the tokens of a block, and the blocks of all engines together."""
-    block_size: int | None = None
-    blocks: dict[bytes, int] = {}
+def _cache(text: bytes) -> tuple[int | None, int | None, int | None]:
+    """Return the tokens of a block, and the blocks and the tokens of all engines together.
+
+    Each series of data parallel engines has the blocks of all of them, but its own tokens (measured
+    with vLLM 0.32).
+    """
+    caches: dict[bytes, _Cache] = {}
     for series in islice(_series(text, CACHE), _MOST_CACHES):
         if _is_own(series) and len(series) <= _LONGEST_CACHE_CONFIG:
-            engine, size, number = _cache_of_engine(series)
-            block_size = block_size or size
-            if number is not None:
-                blocks[engine] = number
-    return block_size, sum(blocks.values()) or None
+            engine, cache = _cache_of_engine(series)
+            caches[engine] = cache
+    block_size = next((one.block_size for one in caches.values() if one.block_size), None)
+    blocks = max((one.blocks or 0 for one in caches.values()), default=0)
+    tokens = sum(one.tokens or 0 for one in caches.values())
+    return block_size, blocks or None, tokens or None
 
 
 @lru_cache(maxsize=1024)
-def _cache_of_engine(series: bytes) -> tuple[bytes, int | None, int | None]:
-    """Return engine, tokens of a block, and blocks. Cached: the forty labels never change."""
+def _cache_of_engine(series: bytes) -> tuple[bytes, _Cache]:
+    """Return the engine and its cache. Cached: the forty labels never change."""
     labels = _labels(series)
     blocks = _positive(labels.get(b"num_gpu_blocks"))
     override = _positive(labels.get(b"num_gpu_blocks_override"))
-    return labels.get(b"engine", b""), _positive(labels.get(b"block_size")), blocks or override
+    tokens = _positive(labels.get(b"kv_cache_size_tokens"))
+    size = _positive(labels.get(b"block_size"))
+    return labels.get(b"engine", b""), _Cache(size, blocks or override, tokens)
 
 
 def _labels(series: bytes) -> dict[bytes, bytes]:

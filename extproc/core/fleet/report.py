@@ -82,13 +82,13 @@ class Report(NamedTuple):
     """Tokens of a block of the KV cache."""
 
     blocks: int | None = None
-    """Blocks of the KV cache."""
+    """Blocks of the KV cache, of all engines together."""
 
     prompt_tokens: float | None = None
     """Prompt tokens of all requests since the engine started."""
 
     cached_tokens: float | None = None
-    """Those of `prompt_tokens` that the engine found in its cache."""
+    """Those of `prompt_tokens` that the engine found in its caches, also outside the GPU."""
 
     first_tokens: float | None = None
     """Requests since the engine started that have produced a first token."""
@@ -109,9 +109,15 @@ class Report(NamedTuple):
     prefills: PrefillTotals | None = None
     """The prompts of finished requests; None if the engine does not count their times."""
 
+    kv_tokens: int | None = None
+    """Tokens of the KV cache, if the engine gives them itself. In hybrid models, the tokens of a
+    request fill blocks of several groups of layers, so fewer tokens fit than blocks suggest."""
+
     @property
     def cache_tokens(self) -> int | None:
-        """The size of the KV cache; None if the engine does not say."""
+        """The size of the KV cache on the GPU; None if the engine does not say."""
+        if self.kv_tokens is not None:
+            return self.kv_tokens
         if self.blocks is None or self.block_size is None:
             return None
         return self.blocks * self.block_size

@@ -122,13 +122,13 @@ vllm:num_requests_waiting{engine="0",model_name="base"} 2.0
 vllm:num_requests_waiting{engine="1",model_name="base"} 0.0
 vllm:kv_cache_usage_perc{engine="0",model_name="base"} 0.5
 vllm:kv_cache_usage_perc{engine="1",model_name="base"} 0.25
-vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1.0
-vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="120"} 1.0
+vllm:cache_config_info{block_size="32",engine="0",kv_cache_size_tokens="16384",num_gpu_blocks="1024"} 1.0
+vllm:cache_config_info{block_size="32",engine="1",kv_cache_size_tokens="16384",num_gpu_blocks="1024"} 1.0
 vllm:prefix_cache_queries_total{engine="0",model_name="base"} 500.0
 vllm:prefix_cache_queries_total{engine="1",model_name="base"} 700.0
 vllm:prefix_cache_hits_total{engine="0",model_name="base"} 0.0
 vllm:prefix_cache_hits_total{engine="1",model_name="base"} 64.0
 vllm:time_to_first_token_seconds_count{engine="0",model_name="base"} 2.0
 vllm:time_to_first_token_seconds_count{engine="1",model_name="base"} 3.0
-"""
-"""Metrics of two data parallel engines behind one port."""
+"""  # noqa: E501
+"""Metrics of two data parallel engines behind one port. Each has 512 blocks."""

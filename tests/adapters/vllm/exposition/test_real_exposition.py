@@ -15,6 +15,10 @@ class TestRealExposition:
         report = read(BASE)
         assert (report.prompt_tokens, report.cached_tokens) == (1206.0, 768.0)
 
+    def test_adds_the_cached_tokens_that_a_connector_loaded_from_outside_the_gpu(self) -> None:
+        external = "vllm:external_prefix_cache_hits_total{engine="
+        assert read(BASE + f'{external}"0"}} 100.0\n').cached_tokens == 868.0
+
     def test_has_number_and_time_of_first_tokens(self) -> None:
         assert (read(BASE).first_tokens, read(BASE).first_token_seconds) == (3.0, 0.0625)
 
@@ -47,7 +51,11 @@ class TestRealExposition:
 
     def test_has_size_of_the_cache(self) -> None:
         report = read(BASE + LORA + CACHE)
-        assert (report.block_size, report.blocks) == (32, 512)
+        assert (report.block_size, report.blocks, report.kv_tokens) == (32, 512, 16_384)
+
+    def test_of_a_hybrid_model_has_the_tokens_that_fit_and_not_those_of_all_blocks(self) -> None:
+        hybrid = CACHE.replace('size_tokens="16384"', 'size_tokens="5120"')
+        assert read(BASE + hybrid).cache_tokens == 5120
 
     def test_of_an_old_release_has_the_same_under_old_names(self) -> None:
         report = read(OLD)
@@ -62,9 +70,14 @@ class TestRealExposition:
         assert read(ENGINES) == Report(
             Load(2.0, 0.375),
             4.0,
-            block_size=16,
-            blocks=220,
+            block_size=32,
+            blocks=1024,
             prompt_tokens=1200.0,
             cached_tokens=64.0,
             first_tokens=5.0,
+            kv_tokens=32_768,
         )
+
+    def test_of_several_engines_has_the_blocks_that_each_of_them_gives_for_all(self) -> None:
+        report = read(ENGINES.replace("kv_cache_size_tokens", "unknown_label"))
+        assert (report.kv_tokens, report.cache_tokens) == (None, 32_768)

@@ -23,7 +23,7 @@ from extproc.adapters.shared_state.server import SharedStateServer
 from extproc.adapters.shared_state.stream import BatchStream
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.report import Load, Report
-from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
+from extproc.core.request.blocks import BLOCK_TOKENS
 from extproc.core.sharing.checkpoint import checkpoint_of, restore
 from extproc.lab.bench.grid import Grid
 from extproc.lab.bench.routers import random_blocks
@@ -154,7 +154,7 @@ def _fleet(blocks: int) -> Fleet:
     fleet = Fleet(perf_counter)
     addresses = [f"10.0.0.{number}:8000" for number in range(_ENDPOINTS)]
     fleet.signals.set_endpoints(addresses)
-    tokens = int(blocks * BLOCK_BYTES / BYTES_PER_TOKEN)
+    tokens = int(blocks * BLOCK_TOKENS)
     for address in addresses:
         report = Report(Load(0, 0.0), 0, block_size=16, blocks=tokens // 16 + 1, prompt_tokens=1.0)
         fleet.signals.record_scrape(address, report, 0)

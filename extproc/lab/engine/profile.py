@@ -56,6 +56,15 @@ class Profile:
     block_size: Count = 16
     """Tokens per block; vLLM's default on GPUs."""
 
+    host_kv_tokens: Natural = 0
+    """Tokens whose keys and values fit into host memory, too. 0: no KV offloading, vLLM's
+    default."""
+
+    host_tokens_per_second: Positive = 190_000.0
+    """Tokens that are loaded from host memory per second. This is 25 GB/s, about what PCIe 4.0 with
+    16 lanes reaches, with the 128 KiB a token of Llama 3.1 8B in 16 bits. Like prompt tokens, they
+    make the step longer; vLLM loads them beside the steps."""
+
     max_num_seqs: Count = 256
     """Most requests in the running batch; vLLM's default in the published runs."""
 
@@ -108,6 +117,11 @@ class Profile:
     def kv_blocks(self) -> int:
         """Number of whole blocks in the cache."""
         return self.kv_tokens // self.block_size
+
+    @property
+    def host_blocks(self) -> int:
+        """Number of whole blocks in host memory."""
+        return self.host_kv_tokens // self.block_size
 
 
 def names() -> list[str]:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 
-from extproc.lab.engine.kv_cache import PrefixCache
+from extproc.lab.engine.kv_cache import BlockId, PrefixCache
 from extproc.lab.engine.lora_slots import LoraSlots
 from extproc.lab.engine.prefill_times import PrefillTimes
 from extproc.lab.engine.profile import L4_LLAMA_3_1_8B_FP8, Profile
@@ -95,6 +95,15 @@ class Replica:
     def prefix_cache_hits(self) -> int:
         """Prompt tokens found in the cache."""
         return self._scheduler.prefix_cache_hits
+
+    @property
+    def host_cache_hits(self) -> int:
+        """Prompt tokens found in host memory; `prefix_cache_hits` does not include them."""
+        return self._scheduler.host_cache_hits
+
+    def keeps(self, block: BlockId) -> bool:
+        """Return True if the GPU or host memory has a block."""
+        return block in self.cache or block in self._scheduler.host
 
     @property
     def preemptions(self) -> int:
@@ -175,6 +184,7 @@ class Replica:
     def reset(self) -> None:
         """Drop idle blocks and set all counters to 0; requests in the engine continue."""
         self.cache.clear()
+        self._scheduler.host.clear()
         self._scheduler.reset_counters()
         self._reset_counters()
 

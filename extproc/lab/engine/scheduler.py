@@ -21,7 +21,8 @@ from collections import OrderedDict
 from itertools import count, islice
 
 from extproc.lab.engine.decoding import Decoding
-from extproc.lab.engine.kv_cache import PrefixCache
+from extproc.lab.engine.host_cache import HostCache
+from extproc.lab.engine.kv_cache import BlockId, Holding, PrefixCache
 from extproc.lab.engine.profile import Profile
 from extproc.lab.engine.request import Sequence, SimRequest
 from extproc.lab.engine.step import Step, StepTokens
@@ -33,6 +34,8 @@ class Scheduler:
     def __init__(self, profile: Profile, cache: PrefixCache) -> None:
         self._profile = profile
         self._cache = cache
+        self.host = HostCache(profile.host_blocks)
+        """Blocks in host memory."""
         self._admissions = count(1)
         self.waiting: OrderedDict[int, Sequence] = OrderedDict()
         """Sequences in the queue by request id, in its order."""
@@ -47,6 +50,8 @@ class Scheduler:
         """Prompt tokens looked up in the cache, at the first admission of each request."""
         self.prefix_cache_hits = 0
         """Prompt tokens found in the cache."""
+        self.host_cache_hits = 0
+        """Prompt tokens found in host memory after those."""
         self.preemptions = 0
         """Preemptions of running requests."""
         self.prompt_tokens = 0
@@ -130,7 +135,7 @@ class Scheduler:
         if known % size == 1 % size and not self._grow(sequence, 1):
             return
         if known % size == 0 and sequence.holding is not None:
-            self._cache.name(sequence.holding, sequence.request.blocks[known // size - 1])
+            self._name(sequence.holding, sequence.request.blocks[known // size - 1])
 
     def _continue_prompt(self, sequence: Sequence, step: Step) -> None:
         """Plan as many tokens of a sequence as the budget allows."""
@@ -186,8 +191,10 @@ class Scheduler:
         size = self._profile.block_size
         ids = sequence.request.blocks
         # The last token is always computed, because the next token follows from it.
-        hits = self._cache.match(islice(ids, (sequence.known - 1) // size))
-        cached = hits * size
+        whole = (sequence.known - 1) // size
+        hits = self._cache.match(islice(ids, whole))
+        loaded = self.host.match(islice(ids, hits, whole)) * size
+        cached = hits * size + loaded
         tokens = sequence.known - cached
         if self._profile.chunked_prefill:
             tokens = min(tokens, step.budget)
@@ -205,7 +212,10 @@ class Scheduler:
         if sequence.cached_tokens is None:
             sequence.cached_tokens = cached
             self.prefix_cache_queries += sequence.request.prompt_tokens
-            self.prefix_cache_hits += cached
+            self.prefix_cache_hits += cached - loaded
+            self.host_cache_hits += loaded
+        self.host.touch(islice(ids, whole))
+        step.loaded += loaded
         self._fill(sequence, tokens)
         step.add(sequence, tokens)
         step.admitted += 1
@@ -219,8 +229,12 @@ class Scheduler:
         full = (sequence.computed + tokens) // self._profile.block_size
         if full > sequence.filled and sequence.holding is not None:
             for block in islice(sequence.request.blocks, sequence.filled, full):
-                self._cache.name(sequence.holding, block)
+                self._name(sequence.holding, block)
             sequence.filled = full
+
+    def _name(self, holding: Holding, block: BlockId) -> None:
+        self._cache.name(holding, block)
+        self.host.store(block)
 
     def _generate(self, sequence: Sequence, tokens: StepTokens) -> None:
         """Add a token to a sequence whose known tokens are all computed."""

@@ -26,7 +26,16 @@ class StepTokens(NamedTuple):
 class Step:
     """The work of one step, without the tokens of decoding requests."""
 
-    __slots__ = ("adapters", "admitted", "budget", "context", "decodes", "parts", "prefill")
+    __slots__ = (
+        "adapters",
+        "admitted",
+        "budget",
+        "context",
+        "decodes",
+        "loaded",
+        "parts",
+        "prefill",
+    )
 
     def __init__(self, budget: int) -> None:
         self.parts: list[tuple[Sequence, int]] = []
@@ -39,6 +48,8 @@ class Step:
         """Context tokens of `parts` after this step."""
         self.prefill = 0
         """Tokens of `parts` that this step computes."""
+        self.loaded = 0
+        """Tokens of admitted requests that are loaded from host memory."""
         self.decodes = True
         """True if the decoding requests get a token in this step."""
         self.admitted = 0
@@ -63,4 +74,5 @@ class Step:
             + profile.seconds_per_context_token * context
             + profile.admission_seconds * self.admitted
             + self.prefill / profile.prefill_tokens_per_second
+            + self.loaded / profile.host_tokens_per_second
         )

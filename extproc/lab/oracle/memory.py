@@ -53,7 +53,7 @@ class Memory:
         self._coming.update(dict.fromkeys(fresh, request.request_id))
 
     def _has(self, block: BlockId) -> bool:
-        if block in self.replica.cache:
+        if self.replica.keeps(block):
             return True
         number = self._coming.get(block)
         return number is not None and self._is_here(number)

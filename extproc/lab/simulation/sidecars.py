@@ -273,7 +273,7 @@ def _report(replica: Replica) -> Report:
         profile.block_size,
         profile.kv_blocks,
         replica.prefix_cache_queries,
-        replica.prefix_cache_hits,
+        replica.prefix_cache_hits + replica.host_cache_hits,
         replica.first_tokens_total,
         replica.finished_total,
         replica.preemptions,

@@ -76,6 +76,7 @@ def exposition(
         ("num_preemptions_total", "counter", replica.preemptions),
         ("prefix_cache_queries_total", "counter", replica.prefix_cache_queries),
         ("prefix_cache_hits_total", "counter", replica.prefix_cache_hits),
+        ("external_prefix_cache_hits_total", "counter", replica.host_cache_hits),
         ("prompt_tokens_total", "counter", replica.prompt_tokens_total),
         ("generation_tokens_total", "counter", replica.generation_tokens_total),
         ("request_success_total", "counter", replica.finished_total),

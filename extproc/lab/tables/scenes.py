@@ -59,7 +59,11 @@ THREADS = {
     name: Scene(name, sessions=2_500) for name in (f"kubeai-threads-{n}" for n in (300, 600, 1_200))
 }
 MOONCAKE = {f"mooncake at {pace:g}": _MOONCAKE._replace(pace=pace) for pace in (2.0, 3.0, 4.0)}
-SAAS = {"saas": Scene("saas"), "saas at 1.25": Scene("saas", 1.25)}
+SAAS = {
+    "saas": Scene("saas"),
+    "saas at 1.25": Scene("saas", 1.25),
+    "saas with KV offloading": Scene("saas", changes={"host_kv_tokens": 400_000}),
+}
 CODEGEN = {"codegen": Scene("codegen"), "codegen at 2": Scene("codegen", 2.0)}
 LORA = {name: Scene(name) for name in ("lora-0", "lora-4", "lora-10")}
 

@@ -10,6 +10,7 @@ from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.signals import Signals
 from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.flow_control.queue import PriorityClass
+from extproc.core.request.blocks import BLOCK_TOKENS
 from extproc.core.routing.catalog import Catalog, Model
 
 Readiness = Literal["ready", "ejected", "draining"]
@@ -40,6 +41,8 @@ class SignalsState(TypedDict):
     """Adapters that are probably in its memory, the least recently used first."""
     block_size: int | None
     blocks: int | None
+    cache_tokens: int
+    """Tokens that its caches probably keep, also outside the GPU."""
     prompt_tokens: float | None
     cached_tokens: float | None
     first_tokens: float | None
@@ -193,6 +196,7 @@ def _signals(address: str, signals: Signals) -> SignalsState | None:
         "loaded_adapters": list(signals.residency.loaded(address)),
         "block_size": report.block_size if report else None,
         "blocks": report.blocks if report else None,
+        "cache_tokens": int(BLOCK_TOKENS * signals.prefixes.capacity(address)),
         "prompt_tokens": report.prompt_tokens if report else None,
         "cached_tokens": report.cached_tokens if report else None,
         "first_tokens": report.first_tokens if report else None,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from math import exp
 
 from extproc.core.fleet.prefix_index import PrefixIndex
-from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
+from extproc.core.request.blocks import BLOCK_TOKENS
 
 WINDOW_SECONDS = 30.0
 """Seconds over which rates are measured."""
@@ -37,8 +37,6 @@ _FADE_SECONDS = 0.25
 
 _LONGEST_SECONDS = 600.0
 """Longest time that a cache is assumed to keep its contents: demand changes within minutes."""
-
-_BLOCK_TOKENS = BLOCK_BYTES / BYTES_PER_TOKEN
 
 
 class _Count:
@@ -123,7 +121,7 @@ class Copies:
         window = WINDOW_SECONDS * (1 - exp(-measured / WINDOW_SECONDS))
         room = tokens = 0.0
         for address in addresses:
-            room += _BLOCK_TOKENS * self._prefixes.capacity(address)
+            room += BLOCK_TOKENS * self._prefixes.capacity(address)
             tokens += self._computed.get(address, 0.0)
         return room / max(tokens / window, room / _LONGEST_SECONDS)
 

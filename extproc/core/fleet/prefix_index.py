@@ -22,7 +22,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 
-from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
+from extproc.core.fleet.cache_sizes import DEFAULT_TOKENS, Uses
+from extproc.core.fleet.evicted_blocks import EvictedBlocks
+from extproc.core.request.blocks import BLOCK_TOKENS, agreement
 
 MOST_BLOCKS = 1_255_000
 """The most blocks of all endpoints together, in equal shares, with the overhead of runs. A million
@@ -32,9 +34,8 @@ RUN_BLOCKS = 4
 """The overhead of a run, in blocks: about three as measured, and one for the unused capacity of
 dicts that had more entries before."""
 
-DEFAULT_BLOCKS = 1024
-"""The cache size of an endpoint that does not report one: 65,000 tokens, as an L4 with an 8B model
-has."""
+DEFAULT_BLOCKS = int(DEFAULT_TOKENS / BLOCK_TOKENS)
+"""The size of a cache before the first reading."""
 
 _MOST_SETS = 512
 """Sets of holders that are kept as addresses, because many prompts share a popular prefix."""
@@ -50,7 +51,17 @@ class _Held:
     that run. So no run branches off from the least recently used one, and its end can be evicted.
     """
 
-    __slots__ = ("_new_numbers", "_numbers", "_runs", "_used_at", "bit", "capacity", "size")
+    __slots__ = (
+        "_new_numbers",
+        "_numbers",
+        "_runs",
+        "_used_at",
+        "bit",
+        "capacity",
+        "evicted",
+        "size",
+        "uses",
+    )
 
     def __init__(self, bit: int, numbers: Iterator[int]) -> None:
         """`numbers` are those of new runs."""
@@ -61,6 +72,8 @@ class _Held:
         self._used_at: dict[int, float] = {}  # when each run was used
         self.size = 0
         self.capacity = DEFAULT_BLOCKS
+        self.evicted = EvictedBlocks()
+        self.uses = Uses()
 
     def use(self, blocks: Sequence[int], now: float) -> tuple[Sequence[int], int]:
         """Mark a prompt as used now. Return its new blocks, and the number of its last run."""
@@ -68,7 +81,7 @@ class _Held:
         depth = 0
         while depth < len(blocks) and (number := self._numbers.get(blocks[depth])) is not None:
             run = self._runs[number]
-            used = _agreement(run, blocks, depth)
+            used = agreement(run, blocks, depth)
             path.append(number if used == len(run) else self._split(number, used))
             depth += used
         new = blocks[depth:]
@@ -87,7 +100,7 @@ class _Held:
         found, end = 0, 0
         while end < depth and (number := self._numbers.get(blocks[end])) is not None:
             run = self._runs[number]
-            used = _agreement(run, blocks, end)
+            used = agreement(run, blocks, end)
             found = number if used == len(run) else 0
             end += used
         return found if end == depth else 0
@@ -104,11 +117,20 @@ class _Held:
         self.size += len(blocks)
         return True
 
+    def restore_evicted(self) -> Iterator[Sequence[int]]:
+        """Add and yield the blocks that were evicted last, as the least recently used ones."""
+        evicted, self.evicted = self.evicted, EvictedBlocks()
+        for used_at, blocks in evicted.latest_first():
+            if self.restore(blocks, used_at):
+                self._runs.move_to_end(self._numbers[blocks[0]], last=False)
+                yield blocks
+
     def excess(self, share: int) -> Iterator[Sequence[int]]:
         """Evict and yield the blocks above the limit, from the ends of the least recent runs."""
         while (more := self._more(share)) > 0:
             number, run = next(iter(self._runs.items()))
             kept = max(0, len(run) - more)
+            self.evicted.add(run[kept:], self._used_at[number], min(self.capacity, share))
             self.size -= len(run) - kept
             if kept:
                 self._runs[number] = run[:kept]  # a copy: a shortened array may keep its memory
@@ -117,11 +139,14 @@ class _Held:
                 self._numbers.pop(run[0], None)
             yield run[kept:]
 
+    @property
+    def is_full(self) -> bool:
+        """True if the next prompt evicts something from the engine's cache."""
+        return self.size >= _FULL * self.capacity
+
     def oldest(self) -> float | None:
         """Return when the blocks that are evicted next were used; None if there is room."""
-        if self.size < _FULL * self.capacity:
-            return None
-        return self._used_at[next(iter(self._runs))]
+        return self._used_at[next(iter(self._runs))] if self.is_full else None
 
     def all(self) -> Iterable[Sequence[int]]:
         """Return the blocks, run by run."""
@@ -195,6 +220,7 @@ class PrefixIndex:
         """
         held = self._held.get(address) or self._new(address)
         new, run = held.use(blocks, self._clock())
+        held.uses.count(len(blocks), len(new), held.evicted.take(new))
         if new:
             self._gained(new, held.bit)
         self._evict(held)  # even if nothing is new: a run that was split takes more
@@ -233,10 +259,21 @@ class PrefixIndex:
                 found[address] = depth
         return found
 
-    def resize(self, address: str, tokens: int) -> None:
-        """Set the size of an endpoint's cache."""
+    def uses(self, address: str) -> Uses | None:
+        """Return the uses of an endpoint's blocks since it was added; None if there is room.
+
+        A full index has all blocks that a cache of the same size would have.
+        """
+        held = self._held.get(address)
+        return held.uses if held and held.is_full else None
+
+    def resize(self, address: str, tokens: float) -> None:
+        """Set the size of an endpoint's cache. A larger one still has what was evicted last."""
         held = self._held.get(address) or self._new(address)
-        held.capacity = max(1, int(tokens * BYTES_PER_TOKEN / BLOCK_BYTES))
+        before, held.capacity = held.capacity, max(1, int(tokens / BLOCK_TOKENS))
+        if held.capacity > before:
+            for blocks in held.restore_evicted():
+                self._gained(blocks, held.bit)
         self._evict(held)
 
     def runs(self, address: str) -> list[tuple[float, Sequence[int]]]:
@@ -321,11 +358,3 @@ def _bits(mask: int) -> Iterator[int]:
         bit = mask & -mask
         yield bit
         mask ^= bit
-
-
-def _agreement(run: Sequence[int], blocks: Sequence[int], start: int) -> int:
-    """Return the number of equal blocks in a run and in a prompt from `start` on, at least one."""
-    most = min(len(run), len(blocks) - start)
-    if run[most - 1] == blocks[start + most - 1]:
-        return most
-    return bisect_left(range(most), True, key=lambda offset: run[offset] != blocks[start + offset])

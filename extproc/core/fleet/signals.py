@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from extproc.core.fleet.backlog import Backlog
 from extproc.core.fleet.blocked_queue import BlockedQueues
+from extproc.core.fleet.cache_sizes import CacheSizes
 from extproc.core.fleet.computed_prompts import ComputedPrompts
 from extproc.core.fleet.contexts import Contexts
 from extproc.core.fleet.copies import Copies
@@ -68,6 +69,8 @@ class Signals:
         """The adapters that each endpoint probably has in memory."""
         self.prefixes = PrefixIndex(clock)
         """The prompts that each endpoint's prefix cache probably holds."""
+        self.cache_sizes = CacheSizes()
+        """The tokens that each endpoint's caches keep."""
         self.engine_times = EngineTimes()
         """The times that engines take, by their own counters."""
         self.speeds = Speeds(clock, self.engine_times)
@@ -115,9 +118,8 @@ class Signals:
         ours = max(inflight + sent, self._loads.get(address, 0))
         if address not in self._readings and not ours and _is_unused(report):
             self.prefixes.forget(address)  # earlier requests have been retried elsewhere
-        cache_tokens = report.cache_tokens
-        if cache_tokens is not None:
-            self.prefixes.resize(address, cache_tokens)
+        uses, others = self.prefixes.uses(address), self.pressure.share_of_others
+        self.prefixes.resize(address, self.cache_sizes.read(address, report, uses, others))
         self.engine_times.read(address, report, now)
         before = self._readings.get(address)
         self._computed_prompts.read(before.report if before else None, report)
@@ -127,14 +129,15 @@ class Signals:
             self.backlog.at_most(address, int(pending) + ours - inflight)
             is_busy = self.backlog.count(address) > 0
             self.speeds.observed(address, is_busy=is_busy, total=report.computed_tokens)
-        others = (report.load.waiting if pending is None else pending) - self.backlog.count(address)
+        unknown = report.load.waiting if pending is None else pending
+        unknown -= self.backlog.count(address)
         load = ObservedLoad(
             report.load.waiting,
             report.running,
             report.load.kv_usage,
             ours,
-            max(0.0, others),
-            cache_tokens,
+            max(0.0, unknown),
+            report.cache_tokens,
             self._blocked_queues.read(address, report, now),
         )
         self.pressure.record(address, load, self._mean_prompt(), now)
@@ -217,6 +220,7 @@ class Signals:
         self._blocked_queues.forget(address)
         self.residency.forget(address)
         self.prefixes.forget(address)
+        self.cache_sizes.forget(address)
         self.backlog.forget(address)
         self.speeds.forget(address)
         self.engine_times.forget(address)

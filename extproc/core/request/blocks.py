@@ -15,6 +15,7 @@ chain differs from the chain of the whole body.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -41,6 +42,9 @@ LONG_SYSTEM_BLOCKS = 8
 
 BYTES_PER_TOKEN = 4.0
 """Bytes per token of English text and of code, until the sidecar has measured the model's own."""
+
+BLOCK_TOKENS = BLOCK_BYTES / BYTES_PER_TOKEN
+"""Tokens of a block of such text."""
 
 
 class Prompt(NamedTuple):
@@ -136,3 +140,14 @@ def _chain(text: bytes, seed: int) -> list[int]:
         seed = digest(text[start : start + BLOCK_BYTES], seed)
         blocks.append(seed)
     return blocks
+
+
+def agreement(run: Sequence[int], blocks: Sequence[int], start: int) -> int:
+    """Return the number of equal blocks in a run and in a prompt from `start` on, at least one.
+
+    The first ones must be equal. Blocks are chained, so after a different one all differ.
+    """
+    most = min(len(run), len(blocks) - start)
+    if run[most - 1] == blocks[start + most - 1]:
+        return most
+    return bisect_left(range(most), True, key=lambda offset: run[offset] != blocks[start + offset])

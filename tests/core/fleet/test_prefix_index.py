@@ -295,6 +295,51 @@ class TestCapacity:
         assert len(index) == 2
 
 
+class TestGrowth:
+    def test_restores_what_was_evicted_last(self) -> None:
+        index = PrefixIndex(Clock())
+        room(index, A, 5)
+        for sent in (APART, ONE, OTHER):
+            index.sent(A, sent)
+        assert (dict(index.matches(ONE)), dict(index.matches(APART))) == ({A: 2}, {})
+        room(index, A, 8)
+        assert (dict(index.matches(ONE)), dict(index.matches(OTHER))) == ({A: 4}, {A: 5})
+
+    def test_lets_restored_blocks_be_evicted_first(self) -> None:
+        index = PrefixIndex(Clock())
+        room(index, A, 5)
+        for sent in (ONE, OTHER):
+            index.sent(A, sent)
+        room(index, A, 8)
+        index.sent(A, APART)
+        assert (dict(index.matches(ONE)), dict(index.matches(OTHER))) == ({A: 2}, {A: 5})
+
+    def test_restores_nothing_of_a_restarted_engine(self) -> None:
+        index = PrefixIndex(Clock())
+        room(index, A, 2)
+        index.sent(A, ONE)
+        index.forget(A)
+        room(index, A, 8)
+        assert dict(index.matches(ONE)) == {}
+
+
+class TestUses:
+    def test_are_unknown_while_there_is_room(self) -> None:
+        index = PrefixIndex(Clock())
+        assert index.uses(A) is None
+        index.sent(A, ONE)
+        assert index.uses(A) is None
+
+    def test_are_blocks_sent_and_found_and_those_evicted_before(self) -> None:
+        index = PrefixIndex(Clock())
+        room(index, A, 5)
+        for sent in (ONE, OTHER, ONE):
+            index.sent(A, sent)
+        uses = index.uses(A)
+        assert uses is not None
+        assert (uses.sent, uses.found, uses.evicted) == (13, 5, 2)
+
+
 class TestAge:
     def test_is_unknown_while_there_is_room(self) -> None:
         index = PrefixIndex(Clock())
@@ -479,7 +524,8 @@ class PrefixIndexMachine(RuleBasedStateMachine):
     """Compare with a simple model: a list for each endpoint, least recently used first.
 
     The model does not define runs. If an endpoint uses its whole share, the index decides how many
-    blocks remain: at least the necessary number, and the most recent ones.
+    blocks remain: at least the necessary number, and the most recent ones. If a cache grows, the
+    index decides how many evicted blocks return, as the least recently used ones.
     """
 
     MOST = 60
@@ -489,6 +535,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
         self.index = PrefixIndex(Clock(), self.MOST)
         self.lists: dict[str, list[int]] = {}
         self.rooms: dict[str, int] = {}
+        self.evicted: dict[str, set[int]] = {}
         self.seen: list[Sequence[int]] = [*EVERY]
 
     def settle(self) -> None:
@@ -498,6 +545,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
                 assert left < len(blocks)
                 assert self.taken(one) >= self.MOST // len(self.lists) - RUN_BLOCKS
             self.lists[one] = blocks[len(blocks) - left :]
+            self.evicted.setdefault(one, set()).update(blocks[: len(blocks) - left])
 
     def taken(self, address: str) -> int:
         return self.index.size(address) + RUN_BLOCKS * runs(self.index, address)
@@ -518,7 +566,16 @@ class PrefixIndexMachine(RuleBasedStateMachine):
         self.index.resize(address, blocks * TOKENS)
         self.rooms[address] = blocks
         self.lists.setdefault(address, [])
+        self.restore(address)
         self.settle()
+
+    def restore(self, address: str) -> None:
+        known, held = self.lists[address], self.index.runs(address)
+        listed = [block for _, run in held for block in reversed(run)]
+        if len(listed) > len(known):
+            returned, self.lists[address] = listed[: len(listed) - len(known)], listed
+            assert listed[len(returned) :] == known
+            assert self.evicted[address].issuperset(returned)
 
     @precondition(lambda self: self.lists)
     @rule(address=addresses)
@@ -526,6 +583,7 @@ class PrefixIndexMachine(RuleBasedStateMachine):
         self.index.forget(address)
         self.lists.pop(address, None)
         self.rooms.pop(address, None)
+        self.evicted.pop(address, None)
 
     @invariant()
     def sent_prompts_match_the_lists(self) -> None:

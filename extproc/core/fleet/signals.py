@@ -44,6 +44,9 @@ class Reading(NamedTuple):
     """The latest scrape; None if there were only load reports."""
     reported_at: float
     """When that scrape was read."""
+    unseen: float = 0.0
+    """Known requests that this scrape does not include: vLLM's numbers are those of the end of its
+    last step, and these came later."""
 
 
 class Signals:
@@ -123,10 +126,9 @@ class Signals:
         self.engine_times.read(address, report, now)
         before = self._readings.get(address)
         self._computed_prompts.read(before.report if before else None, report)
-        pending = self._in_prefill(address, report)
+        pending, unseen = self._in_prefill(address, report), self._unseen_by(report, inflight)
         if pending is not None:
-            # The scrape does not include requests that were sent since.
-            self.backlog.at_most(address, int(pending) + ours - inflight)
+            self.backlog.at_most(address, int(pending + unseen) + ours - inflight)
             is_busy = self.backlog.count(address) > 0
             self.speeds.observed(address, is_busy=is_busy, total=report.computed_tokens)
         unknown = report.load.waiting if pending is None else pending
@@ -141,7 +143,8 @@ class Signals:
             self._blocked_queues.read(address, report, now),
         )
         self.pressure.record(address, load, self._mean_prompt(), now)
-        self._readings[address] = _reading(report.load, report.running, inflight, now, report, now)
+        reading = _reading(report.load, report.running, inflight, now, report, now)
+        self._readings[address] = reading._replace(unseen=unseen)
         self.residency.observed(
             address, report.running_adapters | report.waiting_adapters, report.max_loras
         )
@@ -236,6 +239,14 @@ class Signals:
             if known is not None and now is not None and now < known:
                 return True
         return False
+
+    def _unseen_by(self, report: Report, inflight: int) -> float:
+        """Return the known requests that are not in a report, by the usual share of others' in it.
+
+        vLLM's numbers are those of the end of its last step.
+        """
+        known = (report.load.waiting + report.running) * (1 - self.pressure.share_of_others)
+        return max(0.0, inflight - known)
 
     def _in_prefill(self, address: str, report: Report) -> float | None:
         """Return all sidecars' requests without a first token; None if counters are missing.

@@ -89,7 +89,8 @@ class Limits:
             at = reading.reported_at
             if reading.report.steps is not None:
                 self._steps.of(address).read(reading.report.steps, at)
-            self.prompts.read(address, reading.report, at, learned.limit, to_compute)
+            report, unseen = reading.report, reading.unseen
+            self.prompts.read(address, report, at, learned.limit, to_compute, unseen)
             _learn(learned, reading, reading.report, self.prompts.usual(address))
         return learned.limit
 

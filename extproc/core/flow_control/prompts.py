@@ -127,10 +127,21 @@ class Prompts:
         while one.sent and one.sent[0][0] <= until:
             one.take()
 
-    def read(self, address: str, report: Report, at: float, limit: float, mean: float) -> None:
-        """Take a reading. The endpoint's limit is known, and the mean tokens of a prompt."""
+    def read(
+        self,
+        address: str,
+        report: Report,
+        at: float,
+        limit: float,
+        mean: float,
+        unseen: float = 0.0,
+    ) -> None:
+        """Take a reading. The endpoint's limit is known, and the mean tokens of a prompt.
+
+        `unseen` requests came after the step whose end the reading describes.
+        """
         one = self._of(address)
-        waiting = report.load.waiting
+        waiting = report.load.waiting + unseen
         one.coming = _for_one_step(one, at)
         before = sum(sent_at <= at - _SAME_STEP_SECONDS for sent_at, _ in one.sent)
         for _ in range(int(before - waiting)):

@@ -23,6 +23,7 @@ from extproc.lab.engine.prefill_times import PrefillTimes
 from extproc.lab.engine.profile import L4_LLAMA_3_1_8B_FP8, Profile
 from extproc.lab.engine.request import Sequence, SimRequest
 from extproc.lab.engine.scheduler import Scheduler
+from extproc.lab.engine.stats import SchedulerStats
 from extproc.lab.engine.step import Step, StepTokens
 
 __all__ = ["L4_LLAMA_3_1_8B_FP8", "Profile", "Replica", "SimRequest", "StepTokens"]
@@ -43,6 +44,10 @@ class Replica:
         self._step: Step | None = None
         self._loading: float | None = None
         """Seconds to load the requested adapters; None if there are none."""
+        self._left = Counter[str]()
+        """Requests that the present step leaves in the queue, by adapter."""
+        self.stats = SchedulerStats()
+        """What the metrics say of the scheduler: its state at the end of the last step."""
         self._reset_counters()
 
     @property
@@ -132,6 +137,9 @@ class Replica:
         """Remove a request from the engine; ignore one that is unknown or finished."""
         self.prefills.aborted(request_id)
         self.finished_total += self._scheduler.abort(request_id)
+        if self._step is None:
+            self._left = Counter()
+            self._update_stats()
 
     def load_adapter(self, adapter: str) -> None:
         """Read an adapter from disk before the next step, which takes longer by that time.
@@ -153,6 +161,7 @@ class Replica:
         if not step.parts and not decoding and loading is None:
             return None
         self._step = step
+        self._left = Counter(one.request.adapter for one in self._scheduler.waiting.values())
         self.prefills.began(step)
         seconds = step.seconds(self.profile, decoding)
         if step.adapters:
@@ -169,6 +178,7 @@ class Replica:
         self.first_tokens_total += len(tokens.first)
         self.steps_total += bool(tokens.request_ids)
         self.finished_total += len(tokens.finished)
+        self._update_stats()
         return tokens
 
     def took(self, seconds: float, tokens: StepTokens) -> None:
@@ -187,6 +197,20 @@ class Replica:
         self._scheduler.host.clear()
         self._scheduler.reset_counters()
         self._reset_counters()
+        self._update_stats()
+
+    def _update_stats(self) -> None:
+        self.stats = SchedulerStats(
+            self.running,
+            min(self._left.total(), self.waiting),
+            self.kv_usage,
+            frozenset(self.running_adapters),
+            frozenset(filter(None, self._left)),
+            self.prefix_cache_queries,
+            self.prefix_cache_hits,
+            self.host_cache_hits,
+            self.preemptions,
+        )
 
     def _reset_counters(self) -> None:
         self.generation_tokens_total = 0

@@ -262,21 +262,20 @@ def _make(
 
 def _report(replica: Replica) -> Report:
     """Return the load report that vLLM's metrics would give now."""
-    profile = replica.profile
-    has_loras = bool(profile.max_loras)
+    profile, stats = replica.profile, replica.stats
     return Report(
-        Load(replica.waiting, replica.kv_usage),
-        replica.running,
+        Load(stats.waiting, stats.kv_usage),
+        stats.running,
         profile.max_loras or None,
-        frozenset(replica.running_adapters) if has_loras else frozenset(),
-        frozenset(replica.waiting_adapters) if has_loras else frozenset(),
+        stats.running_adapters,
+        stats.waiting_adapters,
         profile.block_size,
         profile.kv_blocks,
-        replica.prefix_cache_queries,
-        replica.prefix_cache_hits + replica.host_cache_hits,
+        stats.queries,
+        stats.hits + stats.host_hits,
         replica.first_tokens_total,
         replica.finished_total,
-        replica.preemptions,
+        stats.preemptions,
         steps=StepTotals(
             replica.steps_total,
             replica.computed_tokens_total,

@@ -16,8 +16,8 @@ HEADER = "endpoint-load-metrics"
 def report(wanted: Mapping[str, str], replica: Replica) -> dict[str, str]:
     """Return the header to add for a request's headers; none if the format is unknown."""
     metrics = {
-        "num_requests_waiting": float(replica.waiting),
-        "kv_cache_usage_perc": replica.kv_usage,
+        "num_requests_waiting": float(replica.stats.waiting),
+        "kv_cache_usage_perc": replica.stats.kv_usage,
     }
     match wanted.get(REQUEST_HEADER, "").lower():
         case "text":

@@ -68,15 +68,16 @@ def exposition(
     gauge: LoraGauge | None = None,
 ) -> bytes:
     """Return Prometheus text with vLLM's names and labels; `gauge` if LoRA is on."""
+    stats = replica.stats
     usage = "gpu_cache_usage_perc" if style.old_names else "kv_cache_usage_perc"
     series = (
-        ("num_requests_running", "gauge", replica.running),
-        ("num_requests_waiting", "gauge", replica.waiting),
-        (usage, "gauge", replica.kv_usage),
-        ("num_preemptions_total", "counter", replica.preemptions),
-        ("prefix_cache_queries_total", "counter", replica.prefix_cache_queries),
-        ("prefix_cache_hits_total", "counter", replica.prefix_cache_hits),
-        ("external_prefix_cache_hits_total", "counter", replica.host_cache_hits),
+        ("num_requests_running", "gauge", stats.running),
+        ("num_requests_waiting", "gauge", stats.waiting),
+        (usage, "gauge", stats.kv_usage),
+        ("num_preemptions_total", "counter", stats.preemptions),
+        ("prefix_cache_queries_total", "counter", stats.queries),
+        ("prefix_cache_hits_total", "counter", stats.hits),
+        ("external_prefix_cache_hits_total", "counter", stats.host_hits),
         ("prompt_tokens_total", "counter", replica.prompt_tokens_total),
         ("generation_tokens_total", "counter", replica.generation_tokens_total),
         ("request_success_total", "counter", replica.finished_total),

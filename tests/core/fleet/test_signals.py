@@ -291,6 +291,24 @@ class TestBacklog:
         asked.record_scrape(A, said, inflight=3, sent=1)
         assert asked.backlog.tokens[A] == 8000
 
+    def test_keeps_prompts_that_came_after_the_step_whose_end_the_metrics_show(
+        self, asked: Signals
+    ) -> None:
+        asked.record_scrape(A, _begun(0, 0, first_tokens=100, finished=100), 3)
+        assert asked.backlog.tokens[A] == 7000
+        asked.record_scrape(A, _begun(0, 1, first_tokens=101, finished=100), 3)
+        assert asked.backlog.tokens[A] == 6000
+
+    def test_keeps_them_also_if_the_metrics_show_requests_of_others(
+        self, asked: Signals, ledger: Ledger
+    ) -> None:
+        for _ in range(50):  # half of the requests are others'
+            asked.record_scrape(A, _begun(0, 6, first_tokens=100, finished=94), 3)
+        asked.backlog.add(A, 8000)
+        hold(ledger, 4)
+        asked.record_scrape(A, _begun(0, 6, first_tokens=106, finished=100), 4)
+        assert asked.backlog.tokens[A] == 8000
+
     def test_ignores_requests_that_ended_without_a_first_token(
         self, clock: Clock, asked: Signals
     ) -> None:

@@ -398,6 +398,7 @@ class TestScrapes:
         replica.submit(SimRequest(1, 60, 20, list(range(5)), "a"))
         replica.submit(SimRequest(2, 60, 20, list(range(10, 15)), "b"))
         replica.begin_step()
+        replica.finish_step()
         scene.wait(1.0)
         (signals,) = recorded.signals
         reading = signals.latest(addresses(1)[0])
@@ -412,10 +413,10 @@ class TestScrapes:
             blocks=10,
             prompt_tokens=60,
             cached_tokens=0,
-            first_tokens=0,
+            first_tokens=1,
             finished=0,
             preemptions=0,
-            steps=StepTotals(0, 0, 0.0, 0),
+            steps=StepTotals(1, 60, 0.0, 0),
             prefills=PrefillTotals(0, 0.0, 0),
         )
 
@@ -433,6 +434,7 @@ class TestScrapes:
             for number in range(30):
                 scene.replicas[0].submit(SimRequest(number, 8, 4, []))
             scene.replicas[0].begin_step()
+            scene.replicas[0].finish_step()
             scene.wait(1.0)
             return {scene.decide().address for _ in range(10)}
 

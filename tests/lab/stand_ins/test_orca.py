@@ -35,10 +35,12 @@ def test_no_header_without_a_request_for_it() -> None:
     assert report({}, Replica()) == {}
 
 
-def test_reports_the_current_load() -> None:
+def test_reports_the_load_at_the_end_of_the_last_step() -> None:
     replica = Replica(replace(L4_LLAMA_3_1_8B_FP8, kv_tokens=256, max_num_seqs=1))
     for number in range(3):
         replica.submit(SimRequest(number, 50, 2, [(number, i) for i in range(3)]))
+    assert asked("TEXT", replica) == asked("TEXT")
     replica.begin_step()
+    replica.finish_step()
     value = "TEXT named_metrics.num_requests_waiting=2.0, named_metrics.kv_cache_usage_perc=0.25"
     assert asked("TEXT", replica) == {"endpoint-load-metrics": value}

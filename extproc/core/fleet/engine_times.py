@@ -52,8 +52,9 @@ LEAST_TOKENS = 100.0
 _SHORTEST, _LONGEST = 1e-9, 1e3
 """Seconds beyond which a step or a token is not plausible."""
 
-_LEAST_SHARE = 0.1
-"""Share of the time of prompts that is due to their tokens, at least."""
+_LEAST_SHARE = 0.5
+"""Share of the time of prompts that is due to their tokens, at least. A GPU computes few tokens
+while it reads its weights, so a step with a short prompt takes hardly longer than one without."""
 
 _READINGS = 32
 """Latest readings of prompts that count."""
@@ -200,7 +201,8 @@ class EngineTimes:
         """Return by how much the endpoints differ; None if no engine counts its times.
 
         `tokens` are those that a usual prompt has to compute. An endpoint with unknown times gets
-        the mean of the others. Where only the time of a step is known, prompts count as steps.
+        the mean of the others. Where only the time of a step is known, a prompt takes as many
+        steps as on the others.
         """
         known = self.of(addresses)
         if not known:
@@ -208,13 +210,7 @@ class EngineTimes:
         if len(set(known.values())) == 1:
             return Slowness({}, {})
         steps = _ratios({one: times.step for one, times in known.items()}, addresses)
-        seconds = {
-            one: times.step + tokens * times.token
-            for one, times in known.items()
-            if times.token < inf
-        }
-        only_step = {one: steps[one] for one in known if one not in seconds}
-        prompts = {**_ratios(seconds, addresses), **only_step} if seconds else steps
+        prompts = _ratios(_prompt_seconds(known, tokens), addresses)
         # The difference of a frozenset and keys is a set, which compiled code refuses.
         return Slowness(prompts, steps, frozenset([one for one in addresses if one not in known]))
 
@@ -232,6 +228,14 @@ class EngineTimes:
                 kind = kinds.pop().with_slower(kind)
             kinds.append(kind)
         return kinds
+
+
+def _prompt_seconds(known: Mapping[str, Times], tokens: float) -> dict[str, float]:
+    """Return the seconds of a prompt with these tokens, in usual steps if no token is known."""
+    each = {one: times.step + tokens * times.token for one, times in known.items()}
+    steps = [each[one] / times.step for one, times in known.items() if times.token < inf]
+    usual = median(steps) if steps else 1.0
+    return {one: each[one] if each[one] < inf else usual * known[one].step for one in known}
 
 
 def _ratios(seconds: Mapping[str, float], addresses: Sequence[str]) -> Mapping[str, float]:

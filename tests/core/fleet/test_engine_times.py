@@ -275,19 +275,35 @@ class TestSlowness:
             fleet.decode(address, step)
         assert slowness(fleet, A, B, C).unknown == {C}
 
-    def test_of_prompts_is_that_of_a_step_where_only_this_is_known(self, fleet: Fleet) -> None:
+    def test_of_prompts_is_that_of_as_many_steps_where_only_these_are_known(
+        self, fleet: Fleet
+    ) -> None:
         for address, kind in ((A, (0.01, 0.0001)), (B, (0.02, 0.0003))):
             fleet.serve(address, kind)
         fleet.decode(C, 0.06)
         found = slowness(fleet, A, B, C, D).prompts
-        assert found[C] == pytest.approx(3)
-        assert found[D] == pytest.approx((found[A] + found[B]) / 2)
+        steps = (0.11 / 0.01 + 0.32 / 0.02) / 2  # of a prompt with 1,000 tokens
+        assert found[C] == pytest.approx(steps * 0.06 / 0.32)
+        assert found[D] == pytest.approx((found[A] + found[B] + found[C]) / 3)
+
+    def test_of_prompts_does_not_change_sides_while_a_faster_gpu_is_known_first(
+        self, fleet: Fleet
+    ) -> None:
+        fleet.serve(A, FAST)
+        fleet.decode(B, 3 * FAST[0])
+        found = slowness(fleet, A, B).prompts
+        assert found[B] / found[A] == pytest.approx(3)
 
     def test_does_not_include_an_endpoint_that_left(self, fleet: Fleet) -> None:
         for address, kind in ((A, FAST), (B, SLOW)):
             fleet.serve(address, kind)
         fleet.times.forget(B)
         assert slowness(fleet, A, B) == Slowness({}, {})
+
+
+def test_a_short_prompt_that_takes_hardly_longer_than_a_step_counts_half(fleet: Fleet) -> None:
+    fleet.serve(A, (0.01, 0.0), tokens=200)
+    assert fleet.times.own(A).token == pytest.approx(0.01 / 200 / 2)
 
 
 def test_slowness_is_empty_in_a_fleet_of_one_kind_however_busy_some_are(fleet: Fleet) -> None:

@@ -96,14 +96,15 @@ async def launch(engines: RealFleet, tmp_path: Path) -> AsyncIterator[Launch]:
     async with AsyncExitStack() as cleanup:
 
         async def start(options: Options | None = None) -> VllmScene:
-            return await _start(options or Options(), engines, tmp_path, cleanup)
+            return await start_scene(options or Options(), engines, tmp_path, cleanup)
 
         yield start
 
 
-async def _start(
+async def start_scene(
     options: Options, engines: RealFleet, parent: Path, cleanup: AsyncExitStack
 ) -> VllmScene:
+    """Start a sidecar and an Envoy in front of engines; `cleanup` stops them."""
     directory = Path(mkdtemp(dir=parent))
     sidecar = _sidecar(options, engines.addresses, directory)
     cleanup.push_async_callback(sidecar.stop)

@@ -78,7 +78,9 @@ class RealVllm(Process):
         served_name: str,
         directory: Path,
         adapters: Mapping[str, Path] | None = None,
+        flags: Sequence[str] = (),
     ) -> None:
+        """Describe an engine; `flags` come after the usual ones, and replace them."""
         port = free_port()
         self.address = f"127.0.0.1:{port}"
         self._url = f"http://{self.address}"
@@ -86,6 +88,7 @@ class RealVllm(Process):
         sockets.mkdir()
         command = [sys.executable, "-m", "extproc.lab.real_vllm.guard", str(os.getpid())]
         command += [str(VLLM_PYTHON), "-P", "-m", "vllm.entrypoints.openai.api_server", *FLAGS]
+        command += flags
         command += ["--model", str(model), "--served-model-name", served_name]
         command += ["--host", "127.0.0.1", "--port", str(port)]
         if adapters:

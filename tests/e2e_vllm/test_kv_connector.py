@@ -28,9 +28,7 @@ ROUNDS = 6
 
 
 @pytest.fixture
-async def scene(
-    tiny: Path, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[VllmScene]:
+async def scene(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmScene]:
     directory = tmp_path_factory.mktemp("kv")  # the paths of sockets must be short
     store = {"shared_storage_path": str(directory / "store")}
     connector = {

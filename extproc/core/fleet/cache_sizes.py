@@ -12,7 +12,7 @@ are known.
 
 from __future__ import annotations
 
-from math import sqrt
+from math import log2, sqrt
 from operator import add, sub
 from typing import NamedTuple
 
@@ -39,6 +39,9 @@ _TOO_FEW = 0.7
 
 _MOST_TIMES = 64.0
 """Largest learned size, as a multiple of the reported one."""
+
+_KINDS = 10.0
+"""Kinds of engines for each doubling of the size: equal servers differ by a few blocks."""
 
 _FEW_OTHERS = 0.05
 """Share of requests from others up to which all prompts count as known."""
@@ -69,7 +72,7 @@ class Uses:
 
 
 class _Kind:
-    """What is known about the caches of all engines that report the same size."""
+    """What is known about the caches of all engines that report about the same size."""
 
     __slots__ = ("_sum", "_tokens", "members", "times")
 
@@ -132,9 +135,10 @@ class CacheSizes:
         `uses` are those of an index for a cache of that size, if it is full.
         """
         tokens = report.cache_tokens or DEFAULT_TOKENS
-        kind = self._kinds.get(tokens)
+        number = round(_KINDS * log2(tokens))
+        kind = self._kinds.get(number)
         if kind is None:
-            kind = self._kinds[tokens] = _Kind(tokens)
+            kind = self._kinds[number] = _Kind(tokens)
         kind.members.add(address)
         before = self._before.pop(address, None)
         now = _counts(report, uses) if uses and share_of_others <= _FEW_OTHERS else None

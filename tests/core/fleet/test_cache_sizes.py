@@ -121,6 +121,15 @@ class TestSize:
         assert one.blocks == {REPORTED}
         assert many.blocks == {2 * REPORTED}
 
+    def test_is_learned_together_if_reports_differ_by_a_few_blocks(self) -> None:
+        sizes, small = CacheSizes(), Scene(4 * REPORTED)
+        small.sizes = sizes
+        small.serve(sessions=80, turns=10_000)
+        other = Scene(REPORTED, reported=REPORTED + 3)
+        other.sizes = sizes
+        other.read("10.0.0.0:8000")
+        assert other.blocks == {4 * (REPORTED + 3)}
+
     def test_shrinks_to_the_reported_one_after_the_other_memory_is_gone(self) -> None:
         scene = Scene(4 * REPORTED)
         scene.serve(sessions=80, turns=10_000)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+from extproc.core.fleet.cache_sizes import DEFAULT_TOKENS
 from extproc.core.fleet.totals import Totals
 from extproc.core.fleet.weights import Weights
 
@@ -98,7 +99,8 @@ class Pressure:
         queue = weights.waiting * min(load.waiting, load.running)
         others = max(0.0, there - load.ours)
         filled = max(0.0, load.kv_usage - _FILLING) / (1 - _FILLING)
-        full = weights.full * (1.0 if load.is_blocked else filled)
+        size = DEFAULT_TOKENS if load.cache_tokens is None else load.cache_tokens
+        full = weights.full * size * (1.0 if load.is_blocked else filled)
         tokens_each = weights.others * mean_prompt
         room = inf
         if load.cache_tokens is not None:

@@ -55,9 +55,9 @@ class Weights(NamedTuple):
     """Additional requests that a request in the engine's queue counts as, because a queue means
     that the engine has no room."""
 
-    full: float = 30_000.0
-    """Tokens to compute that a full KV cache counts as, because a new request waits there until
-    others end."""
+    full: float = 0.07
+    """Share of a KV cache that counts as tokens to compute if the cache is full, because a new
+    request waits there until others end."""
 
     others: float = 1.0
     """Share that counts of the estimated backlog of other sidecars' prompts."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extproc.core.fleet.cache_sizes import DEFAULT_TOKENS
 from extproc.core.fleet.pressure import ObservedLoad, Pressure
 from extproc.core.fleet.totals import Totals
 from extproc.core.fleet.weights import WEIGHTS
@@ -78,14 +79,14 @@ class TestTokens:
     def test_grow_with_cache_usage(
         self, scene: Scene, pressure: Pressure, kv_usage: float, share: float
     ) -> None:
-        record(pressure, QUIET._replace(kv_usage=kv_usage))
-        assert scene.totals.of(A).backlog == pytest.approx(share * WEIGHTS.full)
+        record(pressure, QUIET._replace(kv_usage=kv_usage, cache_tokens=400_000))
+        assert scene.totals.of(A).backlog == pytest.approx(share * WEIGHTS.full * 400_000)
 
     def test_are_those_of_a_full_cache_if_the_queue_is_blocked(
         self, scene: Scene, pressure: Pressure
     ) -> None:
         record(pressure, QUIET._replace(kv_usage=0.5, is_blocked=True))
-        assert scene.totals.of(A).backlog == WEIGHTS.full
+        assert scene.totals.of(A).backlog == WEIGHTS.full * DEFAULT_TOKENS
 
 
 class TestRoom:
@@ -165,7 +166,7 @@ class TestExpiry:
         pressure.expire(oldest=7)
         assert scene.on(A) == (0, 0)
         assert scene.totals.of(A).room == inf
-        assert scene.on(B) == (5, WEIGHTS.full)
+        assert scene.on(B) == (5, WEIGHTS.full * 100_000)
         assert scene.totals.of(B).room < 0
 
     def test_forgets_the_samples_of_an_endpoint_that_left(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from extproc.core.fleet.backlog import STEP_TOKENS
+from extproc.core.fleet.cache_sizes import DEFAULT_TOKENS
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals, sound_load
@@ -335,7 +336,7 @@ class TestBlockedQueue:
 
     def test_counts_as_a_full_cache(self, signals: Signals, clock: Clock) -> None:
         assert self.scrape(signals, clock, 0, 0) == 0
-        assert self.scrape(signals, clock, 1) == WEIGHTS.full
+        assert self.scrape(signals, clock, 1) == WEIGHTS.full * DEFAULT_TOKENS
 
     def test_is_forgotten_if_the_endpoint_leaves(self, signals: Signals, clock: Clock) -> None:
         self.scrape(signals, clock, 0)

@@ -121,6 +121,7 @@ def test_accepts_every_example_in_the_repository() -> None:
     "rest",
     [
         "endpoints: ['[::1]:8000', vllm.example.com:80, A_b.local.:08000]",
+        "endpoints: [], aliases: [Llama 3 \u00e9\u3042 (\U0001f600), b]",
         "endpoints: []",
         "endpoints: null, service: {namespace: n, name: s, port: '8000'}",
         "service: {namespace: n, name: s, port: 8000}",
@@ -148,6 +149,9 @@ def test_accepts_what_check_accepts(rest: str) -> None:
         f"models: [{{{SERVER}, adapters: null}}]",
         f"models: [{{{SERVER}, responseIds: 'yes'}}]",
         f"models: [{{{SERVER}, servedName: ''}}]",
+        f"models: [{{{SERVER}, servedName: ' b'}}]",
+        f"models: [{{{SERVER}, aliases: [' ']}}]",
+        f'models: [{{{SERVER}, adapters: ["b\\x1b"]}}]',
         f"models: [{{{SERVER}, load_balancing: {{}}}}]",
         f"models: [{{{SERVER}, loadBalancing: {{strategy: Best}}}}]",
         f"models: [{{{SERVER}, loadBalancing: {{strategy: prefixHash}}}}]",

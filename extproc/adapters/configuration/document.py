@@ -189,9 +189,16 @@ def _name_clashes(spec: ModelsSpec) -> Iterator[str]:
 def _dangling_targets(spec: ModelsSpec) -> Iterator[str]:
     """Yield a problem for each target of a split that is not a model or adapter with servers."""
     known = spec.served_names()
+    served = set(known)
+    dangling = ((path, name) for path, name in _targets(spec) if name not in served)
+    for number, (path, name) in enumerate(dangling):
+        # A suggestion takes milliseconds if a document has thousands of names.
+        close = suggestion(name, known) if number < _MOST_IN_MESSAGE else ""
+        yield f"{path}: {name!r} is no model or adapter of this document{close}"
+
+
+def _targets(spec: ModelsSpec) -> Iterator[tuple[str, str]]:
+    """Yield the path and the name of each target of a split."""
     for position, model in enumerate(spec.models):
         for place, target in enumerate(model.split.targets if model.split else ()):
-            if target.model not in known:
-                path = f"models[{position}].split.targets[{place}].model"
-                close = suggestion(target.model, known)
-                yield f"{path}: {target.model!r} is no model or adapter of this document{close}"
+            yield f"models[{position}].split.targets[{place}].model", target.model

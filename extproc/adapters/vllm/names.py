@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import TypeGuard
 
-from extproc.core.schema import MAX_NAME_LENGTH
+from extproc.core.schema import MAX_NAME_LENGTH, plain_name
 
 MOST_ADAPTERS = 1000
 """Limit for one endpoint; further adapters are ignored."""
-
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def usable_adapter_names(names: Iterable[object]) -> frozenset[str]:
@@ -23,5 +20,9 @@ def usable_adapter_names(names: Iterable[object]) -> frozenset[str]:
 def _is_usable(name: object) -> TypeGuard[str]:
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH:
         return False
-    # The name appears unchanged in bodies, lists and logs.
-    return name == name.strip() and not _CONTROLS.search(name)
+    # The name appears unchanged in bodies, headers, lists and logs.
+    try:
+        plain_name(name)
+    except ValueError:
+        return False
+    return True

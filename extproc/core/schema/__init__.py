@@ -33,6 +33,7 @@ from extproc.core.schema.values import (
     MAX_NAME_LENGTH,
     PREFIX_SOURCES,
     kubernetes_name,
+    plain_name,
 )
 
 __all__ = [
@@ -61,5 +62,6 @@ __all__ = [
     "endpoint_address",
     "has_host_name",
     "kubernetes_name",
+    "plain_name",
     "split_address",
 ]

@@ -29,7 +29,7 @@ class ModelSpec(Spec):
 
     name: Name
     """The value of `model` in requests. All names, aliases and adapters of a document must be
-    different."""
+    different. Names have no control characters, and no white space at either end."""
 
     aliases: Items[Name] = ()
     """Other names for the model."""

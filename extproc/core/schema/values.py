@@ -40,14 +40,30 @@ PREFIX_SOURCES = {
 
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_CONTROLS = r"\u0000-\u001f\u007f-\u009f"
+_CONTROL = re.compile(f"[{_CONTROLS}]")
 
 
 def unique(values: list[str]) -> list[str]:
     """Return the values. Raises ValueError if one occurs twice."""
-    for position, value in enumerate(values):
-        if value in values[:position]:
+    seen = set()
+    for value in values:
+        if value in seen:
             raise ValueError(f"{value!r} is listed twice")
+        seen.add(value)
     return values
+
+
+def plain_name(text: str) -> str:
+    """Return the name if it can be the value of a header. Raises ValueError.
+
+    Envoy answers 500 to a request if the sidecar sets a header to a value with control characters.
+    """
+    if text != text.strip():
+        raise ValueError(f"{text!r} begins or ends with white space")
+    if control := _CONTROL.search(text):
+        raise ValueError(f"{text!r} has a control character, {control[0]!r}")
+    return text
 
 
 def is_header_name(text: str) -> bool:
@@ -106,7 +122,15 @@ def described(form: str, **schema: Any) -> WithJsonSchema:
 Item = TypeVar("Item")
 # Strict mode would reject lists from YAML.
 Items = Annotated[tuple[Item, ...], Field(strict=False)]
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
+Name = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=MAX_NAME_LENGTH,
+        json_schema_extra={"pattern": f"^[^ {_CONTROLS}]([^{_CONTROLS}]*[^ {_CONTROLS}])?$"},
+    ),
+    AfterValidator(plain_name),
+]
 KubernetesName = Annotated[
     str,
     AfterValidator(kubernetes_name),

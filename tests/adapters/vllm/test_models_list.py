@@ -83,6 +83,11 @@ def test_number_and_length_of_names_are_limited() -> None:
     assert len(read_models(listed(*many)).adapters) == MOST_ADAPTERS
 
 
+@pytest.mark.parametrize("name", [" ", " b", "b ", "a\nb", "a\0b", "a\x7fb", "a\x85b"])
+def test_names_that_a_document_cannot_have_are_ignored(name: str) -> None:
+    assert read_models(listed(card(name, "base"))).adapters == frozenset()
+
+
 @pytest.mark.parametrize(
     "text",
     [

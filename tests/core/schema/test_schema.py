@@ -10,6 +10,7 @@ from extproc.core.schema import (
     ServiceSpec,
     kubernetes_name,
 )
+from extproc.core.schema.values import unique
 from tests.core.builders import by_service, model_spec
 
 
@@ -137,3 +138,26 @@ def test_invalid_kubernetes_name_is_refused(name: str) -> None:
     ):
         with pytest.raises(ValidationError):
             ModelSpec.model_validate({"name": "a", **source})
+
+
+class Compared(str):
+    """A text that counts the comparisons of all texts."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.comparisons += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def test_value_that_is_listed_twice_is_refused() -> None:
+    assert unique(["a", "b"]) == ["a", "b"]
+    with pytest.raises(ValueError, match="'a' is listed twice"):
+        unique(["a", "b", "a"])
+
+
+def test_comparing_a_long_list_takes_linear_time() -> None:
+    unique([Compared(number) for number in range(2_000)])
+    assert Compared.comparisons < 2_000

@@ -65,6 +65,30 @@ def session(sources: str) -> str:
             "models: [{name: 7, endpoints: ['10.0.0.1:1']}]",
             "models[0].name: must be a string, not 7",
         ),
+        (
+            "models: [{name: ' ', endpoints: ['10.0.0.1:1']}]",
+            "models[0].name: ' ' begins or ends with white space",
+        ),
+        (
+            "models:\n- name: |\n    a\n  endpoints: ['10.0.0.1:1']\n",
+            "models[0].name: 'a\\n' begins or ends with white space",
+        ),
+        (
+            "models: [{name: \"a\\0b\", endpoints: ['10.0.0.1:1']}]",
+            "models[0].name: 'a\\x00b' has a control character, '\\x00'",
+        ),
+        (
+            with_key('aliases: [ok, "a\\tb"]'),
+            "models[0].aliases[1]: 'a\\tb' has a control character, '\\t'",
+        ),
+        (
+            with_key('adapters: ["a\\x7fb"]'),
+            "models[0].adapters[0]: 'a\\x7fb' has a control character, '\\x7f'",
+        ),
+        (
+            with_key('servedName: "a\\x85b"'),
+            "models[0].servedName: 'a\\x85b' has a control character, '\\x85'",
+        ),
         ("models: [{name: a}]", NO_ONE_SOURCE),
         (
             "models: [{name: a, endpoints: ['10.0.0.1:1'], "

@@ -6,8 +6,8 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -37,10 +37,12 @@ from extproc.core.fleet.fleet import Fleet
 from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.routing.catalog import Catalog
 from extproc.core.routing.router import Router
-from extproc.edge.admin import AdminServer, admin_app
+from extproc.edge.admin import admin_app
+from extproc.edge.admin_server import AdminServer
 from extproc.edge.ext_proc.service import ExternalProcessor
 from extproc.edge.grpc.fast_server import FastServer
 from extproc.edge.grpc.server import Server
+from extproc.edge.listening import CannotListen
 from extproc.explain import explain_now
 from extproc.settings import ConfigMapName, Settings
 
@@ -171,8 +173,10 @@ class Sidecar:
         fallback, and no client gets an error because endpoints are unknown.
         """
         try:
-            await self._admin.start(self._settings.admin)
-            await self._grpc.start(self._settings.listen)
+            with _named("--admin"):
+                await self._admin.start(self._settings.admin)
+            with _named("--listen"):
+                await self._grpc.start(self._settings.listen)
             await self._models.load()
             self._watching = asyncio.create_task(self._models.watch())
             while self._discovery.why_not_synced():
@@ -298,6 +302,15 @@ def tune_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECTOR_THRESHOLD)
+
+
+@contextmanager
+def _named(flag: str) -> Iterator[None]:
+    """Name the flag whose address cannot be bound. Raises StartError."""
+    try:
+        yield
+    except CannotListen as error:
+        raise StartError(f"{flag}: {error}") from None
 
 
 def _tracing(endpoint: OtlpEndpoint | None, telemetry: Telemetry) -> OtlpTracing | None:

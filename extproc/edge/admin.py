@@ -63,26 +63,3 @@ def admin_app(
         report = StatusReport(fleet, catalog, telemetry, models, why_not_ready, shared_state)
         StatusPage(report, explain).add_routes(app.router)
     return app
-
-
-class AdminServer:
-    """The server of the admin port, on HOST:PORT or unix:PATH."""
-
-    def __init__(self, app: web.Application) -> None:
-        # Probes come every few seconds: their log lines would hide all others.
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
-
-    async def start(self, address: str) -> None:
-        """Bind the address and serve. Raises OSError if that fails."""
-        await self._runner.setup()
-        site: web.BaseSite
-        if address.startswith("unix:"):
-            site = web.UnixSite(self._runner, address.removeprefix("unix:"))
-        else:
-            host, _, port = address.rpartition(":")
-            site = web.TCPSite(self._runner, host.strip("[]"), int(port))
-        await site.start()
-
-    async def stop(self) -> None:
-        """Close the port and its connections."""
-        await self._runner.cleanup()

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
-import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from extproc.edge.admin import AdminServer, admin_app
+from extproc.edge.admin import admin_app
 from tests.core.builders import model_spec
 from tests.edge.streams import Sidecar
 
@@ -87,49 +85,3 @@ async def test_debug_state_has_the_documented_shape(client: Client, sidecar: Sid
 async def test_other_paths_are_not_found(client: Client) -> None:
     assert (await client.get("/")).status == 404, "there is no status page"
     assert (await client.post("/metrics")).status == 405
-
-
-async def test_serves_on_a_unix_socket(
-    sidecar: Sidecar, readiness: Readiness, tmp_path: Path
-) -> None:
-    server = AdminServer(app_of(sidecar, readiness))
-    await server.start(f"unix:{tmp_path}/admin.sock")
-    connector = aiohttp.UnixConnector(f"{tmp_path}/admin.sock")
-    async with (
-        aiohttp.ClientSession(connector=connector) as session,
-        session.get("http://admin/healthz") as response,
-    ):
-        assert await response.text() == "ok\n"
-    await server.stop()
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0"])
-async def test_serves_on_host_and_port(
-    address: str, sidecar: Sidecar, readiness: Readiness
-) -> None:
-    server = AdminServer(app_of(sidecar, readiness))
-    try:
-        await server.start(address)
-    except OSError:
-        if "::" not in address:
-            raise
-        pytest.skip("this machine has no IPv6")
-    host, port = server._runner.addresses[0][:2]
-    literal = f"[{host}]" if ":" in host else host
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"http://{literal}:{port}/healthz") as response,
-    ):
-        assert response.status == 200
-    await server.stop()
-
-
-async def test_port_in_use_raises_os_error(sidecar: Sidecar, readiness: Readiness) -> None:
-    first = AdminServer(app_of(sidecar, readiness))
-    await first.start("127.0.0.1:0")
-    port = first._runner.addresses[0][1]
-    second = AdminServer(app_of(sidecar, readiness))
-    with pytest.raises(OSError, match="address already in use"):
-        await second.start(f"127.0.0.1:{port}")
-    await first.stop()
-    await second.stop()

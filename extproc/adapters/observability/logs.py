@@ -13,7 +13,10 @@ from typing import Literal
 from extproc.adapters.observability.log_writer import LogWriter
 
 _TRACEBACK = "Traceback (most recent call last):\n"
-_PRIVATE_LOGGERS = {"asyncio", "extproc.grpc", "extproc.requests", "grpc", "grpc._cython.cygrpc"}
+_PRIVATE_LOGGERS = {
+    *("asyncio", "extproc.admin", "extproc.grpc", "extproc.requests"),
+    *("grpc", "grpc._cython.cygrpc"),
+}
 """Loggers whose exceptions may quote a request, for example an encoding error."""
 
 LogFormat = Literal["text", "json"]

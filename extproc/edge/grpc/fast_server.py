@@ -9,21 +9,23 @@ call of the event loop, without a task for each stream.
 from __future__ import annotations
 
 import asyncio
-import resource
 import socket
 from collections.abc import Mapping
 
 from extproc.edge.ext_proc.service import ExternalProcessor, Session
 from extproc.edge.grpc.calls import Method, Send
 from extproc.edge.grpc.health import SERVICE, Health
-from extproc.edge.grpc.listening import Listener
 from extproc.edge.grpc.messages import CallError, Status
 from extproc.edge.grpc.socket_connection import READ_BYTES, SocketConnection
 from extproc.edge.http2 import Headers
+from extproc.edge.listening import Listener, most_connections
 from extproc.edge.tls import Certificates, KeyPair
 
 MOST_CONNECTIONS = 2_048
 """Open connections at most. An Envoy opens one for each of its threads."""
+
+_FILES_DIVISOR = 2
+"""Connections take half of the open files at most: endpoints and the admin port need some."""
 
 
 class FastServer:
@@ -108,6 +110,4 @@ class FastServer:
 
 
 def _most_connections() -> int:
-    """Return half of the files that the process may open: endpoints and admin port need some."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, files // 2)
+    return most_connections(MOST_CONNECTIONS, _FILES_DIVISOR)

@@ -16,7 +16,7 @@ from grpc_health.v1.health import aio as health
 from extproc.adapters.observability.logs import fields
 from extproc.edge.ext_proc.service import ExternalProcessor
 from extproc.edge.grpc.health import SERVICE, statuses
-from extproc.edge.grpc.server import UNIX, check_free
+from extproc.edge.listening import UNIX, CannotListen, check_free
 from extproc.edge.tls import KeyPair, Pem
 
 log = logging.getLogger("extproc.tls")
@@ -70,9 +70,8 @@ class GrpcioServer:
                 self._server.add_secure_port(address, _credentials(self._key_pair))
         except (OSError, RuntimeError):
             # gRPC's own message names neither cause nor remedy.
-            raise OSError(
-                f"cannot listen on {address}: the address is in use, or cannot be bound"
-            ) from None
+            why = "the address is in use, or cannot be bound"
+            raise CannotListen(address, why) from None
         await self._server.start()
         await self.set_serving(False)
 

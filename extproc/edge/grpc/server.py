@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Literal, Protocol
-
-UNIX = "unix:"
-"""Prefix of the address of a Unix socket."""
 
 Transport = Literal["fast", "grpcio"]
 
@@ -32,13 +27,3 @@ class Server(Protocol):
 
         A second call, or a call without a start, does nothing.
         """
-
-
-def check_free(path: str) -> None:
-    """Raise OSError if a process listens on the path: a second one would silently replace it.
-
-    A socket file that no process listens on is free.
-    """
-    with socket.socket(socket.AF_UNIX) as probe:
-        if os.path.exists(path) and not probe.connect_ex(path):
-            raise OSError(f"{path} is in use")

@@ -109,12 +109,15 @@ class StatusPage:
 
 
 async def _limited(request: web.Request) -> bytes:
-    """Return the body. Raises HTTPRequestEntityTooLarge."""
+    """Return the body. Raises HTTPRequestEntityTooLarge, and HTTPBadRequest for bad chunks."""
     content = bytearray()
-    async for part in request.content.iter_any():
-        content += part
-        if len(content) > LONGEST_BODY:
-            raise web.HTTPRequestEntityTooLarge(LONGEST_BODY, len(content), headers=_HEADERS)
+    try:
+        async for part in request.content.iter_any():
+            content += part
+            if len(content) > LONGEST_BODY:
+                raise web.HTTPRequestEntityTooLarge(LONGEST_BODY, len(content), headers=_HEADERS)
+    except web.RequestPayloadError:
+        raise web.HTTPBadRequest(headers=_HEADERS) from None
     return bytes(content)
 
 

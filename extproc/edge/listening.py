@@ -1,4 +1,4 @@
-"""The sockets on which the fast transport accepts connections.
+"""The sockets on which the fast transport and the admin port accept connections.
 
 The event loop's own servers are not used, for two reasons: each TLS connection needs the
 certificate that is in force when it arrives, and handshakes must count as connections.
@@ -7,13 +7,16 @@ certificate that is in force when it arrives, and handshakes must count as conne
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import resource
 import socket
 import stat
 from collections.abc import Callable
 from contextlib import suppress
 
-from extproc.edge.grpc.server import UNIX, check_free
+UNIX = "unix:"
+"""Prefix of the address of a Unix socket."""
 
 _BACKLOG = 1024
 """Connections that may wait to be accepted. An Envoy opens one for each of its threads."""
@@ -22,20 +25,25 @@ _PAUSE_SECONDS = 0.1
 """Pause after a connection could not be accepted, usually because no file is left."""
 
 
+class CannotListen(OSError):
+    """An address that cannot be bound."""
+
+    def __init__(self, address: str, why: object) -> None:
+        super().__init__(f"cannot listen on {address}: {why}")
+
+
 class Listener:
     """A listener that accepts connections on HOST:PORT or unix:PATH until it is closed.
 
-    Raises OSError if the address cannot be bound.
+    Raises CannotListen if the address cannot be bound.
     """
 
     def __init__(self, address: str, accepted: Callable[[socket.socket], None]) -> None:
         self._accepted = accepted
         try:
             self.sockets = _unix(address) if address.startswith(UNIX) else _tcp(address)
-        except OSError:
-            raise OSError(
-                f"cannot listen on {address}: the address is in use, or cannot be bound"
-            ) from None
+        except OSError as error:
+            raise CannotListen(address, error.strerror or error) from None
         self._tasks = [asyncio.create_task(self._accept(listening)) for listening in self.sockets]
 
     async def close(self) -> None:
@@ -57,6 +65,22 @@ class Listener:
                 await asyncio.sleep(_PAUSE_SECONDS)
             else:
                 self._accepted(connection)
+
+
+def check_free(path: str) -> None:
+    """Raise OSError if a process listens on the path: a second one would silently replace it.
+
+    A socket file that no process listens on is free.
+    """
+    with socket.socket(socket.AF_UNIX) as probe:
+        if os.path.exists(path) and not probe.connect_ex(path):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def most_connections(limit: int, divisor: int) -> int:
+    """Return the limit of a port's connections: `limit`, or its share of the open files."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit if files < 0 else min(limit, files // divisor)
 
 
 def _tcp(address: str) -> list[socket.socket]:

@@ -102,8 +102,9 @@ async def serve(settings: Settings) -> None:
         else:
             started.cancel()
         for number in (signal.SIGTERM, signal.SIGINT):
-            # A second signal skips the drain.
+            # A second signal skips the drain. Python's handler of SIGINT would print a traceback.
             loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
         await sidecar.drain()
     finally:
         await sidecar.close()

@@ -6,6 +6,7 @@ A command's module is imported only when it is needed: `extproc --version` impor
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +14,13 @@ from importlib import import_module
 from types import MappingProxyType
 
 from extproc import __version__
-from extproc.commands.console import OK, Parser
+from extproc.commands.console import INTERRUPTED, NOT_WRITTEN, OK, Parser, complain
 from extproc.compiled import COMPILED
 
 COMMANDS = ("serve", "check", "explain", "envoy-config", "reach", "schema", "completion")
 """Commands that need no extra. Each has a module in extproc/commands, with `_` instead of `-`."""
+
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -25,14 +28,39 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    _open_missing_streams()
     try:
-        code = _run(given)
-        sys.stdout.flush()
-        return code
+        try:
+            return _run(given)
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output has closed the pipe. The flush at exit must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has closed the pipe.
+        _discard_output()
         return OK
+    except OSError as error:
+        if error.errno not in _WRITE_ERRORS or error.filename is not None:
+            raise
+        _discard_output()
+        complain(f"extproc: cannot write the output: {error.strerror}")
+        return NOT_WRITTEN
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _open_missing_streams() -> None:
+    """Open /dev/null for each standard stream that is closed.
+
+    Otherwise a socket would get its number. uvloop ends the process when it closes such a socket.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - stays open until the end
+
+
+def _discard_output() -> None:
+    """Discard what was not written, because the flush at exit must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(given: Sequence[str]) -> int:

@@ -281,3 +281,22 @@ class TestStop:
         await scene.is_ready()
         await scene.ends_on_sigterm()
         await until(watches_no_more, SOON, "the watches to end")
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    async def test_second_signal_skips_the_drain_without_a_traceback(
+        self, number: signal.Signals, tmp_path: Path
+    ) -> None:
+        models = tmp_path / "models.yaml"
+        models.write_text(STATIC)
+        # Not forked: a forked process ignores SIGINT from the start.
+        sidecar = SidecarProcess(["--models", str(models), "--grace", "600"], tmp_path)
+        await sidecar.start()
+        async with grpc.aio.insecure_channel(sidecar.listen) as channel:
+            call = channel.stream_stream(f"/{SERVICE}/Process")()
+            await call.write(request_headers())
+            assert await call.read()
+            sidecar.signal(number)
+            await until(lambda: "draining" in sidecar.error_output(), SOON, "the drain")
+            sidecar.signal(number)
+            assert await sidecar.wait(SOON) == -number
+        assert said(sidecar)[-1].split()[2] == "draining"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from extproc.adapters.configuration.document import DocumentError, parse
-from extproc.commands.console import OK, Parser, complain
+from extproc.commands.console import OK, Parser, complain, file_path
 
 
 def add(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -21,7 +20,7 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
         },
         exits={0: "there is no problem", 2: "there is a problem, or no such file"},
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="the models document")
+    parser.add_argument("file", type=file_path, metavar="FILE", help="the models document")
     parser.set_defaults(run=run)
 
 

@@ -6,6 +6,8 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -13,6 +15,13 @@ OK = 0
 REFUSED = 1
 """A result of `explain`, which is not an error: the sidecar would refuse the request."""
 BAD_INPUT = 2
+NOT_WRITTEN = 3
+"""The output cannot be written, for example because the disk is full."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells report it."""
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 _NO_EXITS: Mapping[int, str] = MappingProxyType({})
@@ -39,6 +48,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print a message. An error of stdout is raised, which argparse would ignore."""
+        if file is sys.stdout:
+            file.write(message)
+        else:
+            super()._print_message(message, file)
 
     def format_help(self) -> str:
         """Return the help with examples, exit codes and environment variables."""
@@ -88,9 +104,13 @@ def optional(
 
 
 def switch(parser: Parser, name: str, text: str) -> None:
-    """Add a flag without a value. Its environment variable may be 1, true, yes or on."""
-    default = _is_true(_environment(parser, name))
-    parser.add_argument(name, action="store_true", default=default, help=text)
+    """Add a flag without a value. Its environment variable may be 1, true, yes or on.
+
+    It may also be 0, false, no or off, like an empty one.
+    """
+    default = _environment(parser, name) or False
+    # argparse converts a default that is a text.
+    parser.add_argument(name, action="store_true", default=default, help=text).type = _boolean
 
 
 def _environment(parser: Parser, flag: str) -> str | None:
@@ -101,11 +121,21 @@ def _environment(parser: Parser, flag: str) -> str | None:
     return os.environ.get(variable) or None
 
 
-def _is_true(text: str | None) -> bool:
-    return text is not None and text.lower() in ("1", "true", "yes", "on")
+def _boolean(text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join((*_TRUE, *_FALSE))}")
+    return text.lower() in _TRUE
+
+
+def file_path(text: str) -> Path:
+    if not text:
+        # Path would turn it into the current directory.
+        raise argparse.ArgumentTypeError("the name of the file is empty")
+    return Path(text)
 
 
 def complain(*lines: str) -> int:
-    """Print lines to stderr. Return the exit code for bad input."""
-    print(*lines, sep="\n", file=sys.stderr)
+    """Print lines to stderr, if possible. Return the exit code for bad input."""
+    with suppress(OSError):
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
     return BAD_INPUT

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from extproc.adapters.configuration.document import DocumentError, parse
-from extproc.commands.console import BAD_INPUT, OK, Parser, complain
+from extproc.commands.console import BAD_INPUT, OK, Parser, complain, file_path
 from extproc.commands.values import address, host_port, path_prefix
 from extproc.envoy.files import diff, read, replace
 from extproc.envoy.lint import Severity, lint
@@ -45,8 +45,10 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _add_modes(parser: Parser) -> None:
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--into", type=Path, metavar="FILE", help="write the pieces into this file")
-    mode.add_argument("--check", type=Path, metavar="FILE", help="check this file")
+    mode.add_argument(
+        "--into", type=file_path, metavar="FILE", help="write the pieces into this file"
+    )
+    mode.add_argument("--check", type=file_path, metavar="FILE", help="check this file")
     parser.add_argument(
         "--dry-run", action="store_true", help="with --into: print the difference, write nothing"
     )
@@ -65,7 +67,7 @@ def _add_addresses(parser: Parser) -> None:
     )
     addresses.add_argument(
         "--models",
-        type=Path,
+        type=file_path,
         metavar="FILE",
         help="the models document that lists the model servers, instead of --endpoint",
     )
@@ -127,6 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
     except (ConfigurationError, YamlError) as error:
         return complain(f"{arguments.into or arguments.check}: {error}")
     except OSError as error:
+        if error.filename is None:
+            raise  # an error of stdout, which the command line handles
         return complain(f"{error.filename}: {error.strerror}")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from extproc.adapters.configuration.document import DocumentError, parse
 from extproc.adapters.configuration.host_names import resolved
 from extproc.adapters.dns.resolver import Resolver
-from extproc.commands.console import OK, REFUSED, Parser, complain, flag, optional
+from extproc.commands.console import OK, REFUSED, Parser, complain, file_path, flag, optional
 from extproc.commands.values import byte_count, header, load, name_server
 from extproc.core.schema import ModelsSpec, NamedEndpoints, endpoint_address
 from extproc.explain import explain, shown
@@ -44,7 +44,7 @@ def add(commands: argparse._SubParsersAction[Parser]) -> None:
             2: "bad arguments, or a bad models document",
         },
     )
-    flag(parser, "--models", None, Path, "FILE", "the models document")
+    flag(parser, "--models", None, file_path, "FILE", "the models document")
     parser.add_argument(
         "--body", default="-", metavar="FILE|-", help="the request's body (default: stdin)"
     )
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     except _UnknownEndpoint as error:
         return complain(f"extproc explain: {error}")
     except OSError as error:
-        return complain(f"{error.filename}: {error.strerror}")
+        return complain(f"{error.filename or 'stdin'}: {error.strerror}")
     explanation = explain(
         spec,
         shown(body) if arguments.head is None else body[: arguments.head],

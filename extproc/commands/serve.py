@@ -7,12 +7,11 @@ import asyncio
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 
 from extproc.adapters.observability import logs
 from extproc.adapters.shared_state.server import SharedStateServer
 from extproc.app import StartError, serve
-from extproc.commands.console import OK, Parser, complain, flag, optional, switch
+from extproc.commands.console import OK, Parser, complain, file_path, flag, optional, switch
 from extproc.commands.values import (
     address,
     config_map,
@@ -74,7 +73,7 @@ def _add_models(parser: Parser) -> None:
     optional(
         parser,
         "--models",
-        Path,
+        file_path,
         "FILE",
         "the models document; changes take effect without a restart",
     )
@@ -91,7 +90,7 @@ def _add_discovery(parser: Parser) -> None:
     optional(
         parser,
         "--kubeconfig",
-        Path,
+        file_path,
         "FILE",
         "credentials for Kubernetes (default: the pod's own, else kubectl's)",
     )
@@ -139,16 +138,16 @@ def _add_transport(parser: Parser) -> None:
     optional(
         parser,
         "--tls-cert",
-        Path,
+        file_path,
         "FILE",
         "certificate for Envoy's gRPC connections; a renewed file takes effect without a restart "
         "(default: plain text)",
     )
-    optional(parser, "--tls-key", Path, "FILE", "private key of --tls-cert")
+    optional(parser, "--tls-key", file_path, "FILE", "private key of --tls-cert")
     optional(
         parser,
         "--tls-client-ca",
-        Path,
+        file_path,
         "FILE",
         "CA that must have signed Envoy's client certificate (default: Envoy needs none)",
     )
@@ -175,7 +174,7 @@ def _add_shared_state(parser: Parser) -> None:
     optional(
         parser,
         "--shared-state-password-file",
-        Path,
+        file_path,
         "FILE",
         "password for that server; a changed file is used for the next connection",
     )

@@ -102,6 +102,8 @@ class TestCommandLine:
             (["serve", "--dns-server", "10.0.0.1:0"], "'10.0.0.1:0' is not IP or IP:PORT"),
             (["serve", "--dns-server", "[::1]"], "'[::1]' is not IP or IP:PORT"),
             (["check"], "required: FILE"),
+            (["check", ""], "argument FILE: the name of the file is empty"),
+            (["serve", "--models", ""], "argument --models: the name of the file is empty"),
             (["explain"], "required: --models"),
             (["explain", "--models", "m", "--header", "x"], "'x' is not NAME:VALUE"),
             (["explain", "--models", "m", "--header", ":x"], "':x' is not NAME:VALUE"),

@@ -222,6 +222,7 @@ class TestServe:
             ("LOG_LEVEL", "loud"),
             ("LOG_FORMAT", "xml"),
             ("MODELS_CONFIGMAP", "models"),
+            ("NO_STATUS_PAGE", "maybe"),
         ],
     )
     def test_refuses_a_bad_environment_variable_like_a_flag(
@@ -229,6 +230,16 @@ class TestServe:
     ) -> None:
         monkeypatch.setenv(f"EXTPROC_{name}", value)
         assert repr(value) in refused(capsys, "serve", "--models", "m.yaml")
+
+    @pytest.mark.parametrize(
+        ("value", "page"), [("", True), ("0", True), ("No", True), ("1", False), ("TRUE", False)]
+    )
+    def test_variable_of_a_switch_is_a_boolean(
+        self, value: str, page: bool, settings: list[Settings], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("EXTPROC_NO_STATUS_PAGE", value)
+        assert main(["serve", "--models", "m.yaml"]) == 0
+        assert settings[0].status_page is page
 
     @pytest.mark.parametrize(
         ("content", "says"),

@@ -36,6 +36,8 @@ WIDTH = 80
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `extproc demo`; return its exit code."""
     parsed = parser().parse_args(arguments)
+    if not parsed.report.absolute().parent.is_dir():
+        return complain(f"extproc demo: --report {parsed.report}: there is no such directory")
     workload = Workload(users=parsed.users, turns=parsed.turns)
     try:
         return asyncio.run(_demo(workload, output_width(), parsed.report))
@@ -58,7 +60,7 @@ def parser() -> Parser:
         exits={
             0: "every request got a complete response",
             1: "a request failed",
-            2: "a part of the stack did not start",
+            2: "bad arguments, or a part of the stack did not start",
             130: "Ctrl-C",
         },
     )

@@ -84,3 +84,13 @@ async def test_an_interrupted_demo_stops_every_process_and_prints_no_traceback(
     assert demo.error_output() == ""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(found[1])))
+
+
+def test_a_report_in_a_missing_directory_is_refused_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "none" / "report.html"
+    assert command.main(["--report", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        f"extproc demo: --report {path}: there is no such directory\n"
+    )

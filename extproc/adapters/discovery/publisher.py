@@ -19,13 +19,17 @@ log = logging.getLogger("extproc.discovery")
 _AT_ONCE = STEP // 2
 """Virtual nodes that may change on the event loop: 8 endpoints, which take 6 ms of 1,000."""
 
+_ENOUGH = 0.5
+"""Share of a source's endpoints that must be on the rings for the others to wait."""
+
 
 class Publisher:
     """Publishes a catalog for each change of a source's endpoints.
 
     A small change takes effect at once. For a large one, such as a new model with a thousand
     endpoints, a thread builds the rings, at a tenth of a processor's time. Changes in the meantime
-    take effect after it.
+    take effect after it. But endpoints that leave are not chosen from now on, unless most of the
+    others are new: the few that stay could not take their load.
     """
 
     def __init__(self, router: Router) -> None:
@@ -39,6 +43,9 @@ class Publisher:
         if source not in self._pending and changed_nodes(catalog, source, endpoints) <= _AT_ONCE:
             self._router.publish(catalog.rediscovered(source, endpoints))
             return
+        staying = _staying(catalog, source, endpoints)
+        if staying is not catalog:
+            self._router.publish(staying)
         self._pending[source] = endpoints
         if self._building is None:
             self._building = asyncio.create_task(self._build_all())
@@ -75,4 +82,18 @@ class Publisher:
     def _merged(self, built: Catalog, source: Source, endpoints: tuple[Endpoint, ...]) -> Catalog:
         """Return the current catalog, which others may have replaced, with the built rings."""
         current = with_rings_of(self._router.catalog, built, source)
-        return current.rediscovered(source, endpoints)
+        merged = current.rediscovered(source, endpoints)
+        latest = self._pending[source]
+        return merged if latest is endpoints else _staying(merged, source, latest)
+
+
+def _staying(catalog: Catalog, source: Source, endpoints: tuple[Endpoint, ...]) -> Catalog:
+    """Return the catalog without the endpoints that left, if enough of the others stay."""
+    known = {
+        endpoint.name
+        for model in catalog.models.values()
+        if model.spec.source == source
+        for endpoint in model.snapshot.endpoints
+    }
+    stay = sum(endpoint.name in known for endpoint in endpoints)
+    return catalog.staying(source, endpoints) if stay >= _ENOUGH * len(endpoints) else catalog

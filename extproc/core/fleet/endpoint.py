@@ -59,12 +59,25 @@ class Snapshot:
 
         `previous`, the snapshot to replace, only saves time. `pause` is called after each step.
         """
-        ordered = tuple(sorted(endpoints, key=lambda endpoint: endpoint.name))
+        ordered = _in_order(endpoints)
         if previous and previous.endpoints == ordered and previous.ring.replication == replication:
-            return previous
+            enough = previous.ring.is_whole or pause is no_pause
+            if enough:
+                return previous
         members = {endpoint.name: endpoint for endpoint in ordered}
         ring = Ring.of(members, replication, previous.ring if previous else None, pause)
         return cls(ordered, ring, _by_adapter(ordered))
+
+    def only(self, endpoints: Iterable[Endpoint]) -> Snapshot:
+        """Return the snapshot of those of these endpoints that are on the ring already.
+
+        The ring skips all others, so this costs little.
+        """
+        kept = _in_order(endpoint for endpoint in endpoints if endpoint.name in self.ring)
+        if kept == self.endpoints:
+            return self
+        ring = self.ring.only({endpoint.name: endpoint for endpoint in kept})
+        return Snapshot(kept, ring, _by_adapter(kept))
 
     def restricted(self, subset: Subset) -> Snapshot:
         """Return the snapshot with only the endpoints that the subset allows.
@@ -124,6 +137,10 @@ class Snapshot:
     def among(self, key: int, names: Iterable[str]) -> Iterator[Endpoint]:
         """Yield the endpoints of these names, clockwise from the key on the ring."""
         return self.ring.among(key, names)
+
+
+def _in_order(endpoints: Iterable[Endpoint]) -> tuple[Endpoint, ...]:
+    return tuple(sorted(endpoints, key=lambda endpoint: endpoint.name))
 
 
 def _by_adapter(endpoints: tuple[Endpoint, ...]) -> dict[str, tuple[Endpoint, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import xxhash
@@ -58,10 +58,11 @@ class Ring(Generic[Member]):
     leaves removes only its own nodes.
 
     Members have numbers, and a node has its member's number. Members that stay keep their numbers,
-    so a new ring copies their nodes from the previous one, and costs little besides.
+    so a new ring copies their nodes from the previous one, and costs little besides. A ring can
+    also have nodes of members that left (`only`), which are skipped.
     """
 
-    __slots__ = ("_hashes", "_members", "_numbers", "_owners", "_replication")
+    __slots__ = ("_hashes", "_left", "_members", "_numbers", "_owners", "_replication")
 
     def __init__(
         self,
@@ -75,6 +76,9 @@ class Ring(Generic[Member]):
         self._owners = owners
         self._numbers = numbers
         self._members = {numbers[name]: member for name, member in members.items()}
+        self._left: frozenset[int] = frozenset()
+        if len(members) != len(numbers):
+            self._left = frozenset(numbers.values()).difference(self._members)
         self._replication = replication
 
     @classmethod
@@ -88,9 +92,12 @@ class Ring(Generic[Member]):
         """Return the ring of members by name, each with `replication` virtual nodes.
 
         `previous` only saves time: its nodes of the names that stay are in order. If all names
-        stay, the new ring shares its nodes. `pause` is called after each step.
+        stay, the new ring shares its nodes. `pause` is called after each step; without it, the new
+        ring may keep nodes of members that left.
         """
         if previous is not None and previous._replication == replication:
+            if pause is no_pause and previous._has_all(members):
+                return previous.only(members)
             left = sorted(previous._numbers.keys() - members.keys())
             new = sorted(members.keys() - previous._numbers.keys())
             if len(left) + len(new) <= _MOST_CHANGED * len(members):
@@ -103,36 +110,55 @@ class Ring(Generic[Member]):
             pause()
         return cls(hashes, owners, numbers, members, replication)
 
+    def only(self, members: Mapping[str, Member]) -> Ring[Member]:
+        """Return the ring of those of these members that have nodes on this ring.
+
+        It shares all nodes, so it costs little. Nodes of other members are skipped.
+        """
+        numbers = self._numbers
+        known = {name: member for name, member in members.items() if name in numbers}
+        return Ring(self._hashes, self._owners, numbers, known, self._replication)
+
     @property
     def replication(self) -> int:
         """Virtual nodes per member."""
         return self._replication
 
+    @property
+    def is_whole(self) -> bool:
+        """True if no nodes must be skipped."""
+        return not self._left
+
+    def __contains__(self, name: str) -> bool:
+        """Return True if the ring has nodes of this name, skipped or not."""
+        return name in self._numbers
+
     def __len__(self) -> int:
-        return len(self._hashes)
+        return len(self._members) * self._replication
 
     def owner(self, key: int) -> Member:
         """Return the member of the first node at or after `key`. The ring must have members."""
-        position = bisect_left(self._hashes, key)
-        return self._members[self._owners[position % len(self._owners)]]
+        return next(self.walk(key))
 
     def nodes(self) -> Iterator[tuple[int, Member]]:
         """Yield hash and member of each virtual node, in the order of the ring."""
         members = self._members
-        return ((hashed, members[n]) for hashed, n in zip(self._hashes, self._owners, strict=True))
+        pairs = zip(self._hashes, self._owners, strict=True)
+        return ((hashed, members[owner]) for hashed, owner in pairs if owner in members)
 
     def walk(self, key: int) -> Iterator[Member]:
         """Yield each member once, clockwise from the first node at or after `key`."""
-        seen: set[int] = set()
         owners, members = self._owners, self._members
-        start = bisect_left(self._hashes, key)
+        # A member that left counts as seen.
+        seen = set(self._left)
+        start, number = bisect_left(self._hashes, key), len(self._numbers)
         for part in (range(start, len(owners)), range(start)):
             for position in part:
                 owner = owners[position]
                 if owner not in seen:
                     seen.add(owner)
                     yield members[owner]
-                    if len(seen) == len(members):
+                    if len(seen) == number:
                         return
 
     def among(self, key: int, names: Iterable[str]) -> Iterator[Member]:
@@ -151,6 +177,12 @@ class Ring(Generic[Member]):
                         return
                 position += _PART
             position, end = 0, start
+
+    def _has_all(self, names: Collection[str]) -> bool:
+        """Return True if these are the names of all members."""
+        if len(names) != len(self._members):
+            return False
+        return all(self._numbers.get(name) in self._members for name in names)
 
     def _changed_to(
         self, members: Mapping[str, Member], left: list[str], new: list[str], pause: Pause

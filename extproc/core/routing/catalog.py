@@ -6,8 +6,9 @@ sees half of a change.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
@@ -70,9 +71,17 @@ class Model:
 
     def at(self, endpoints: Iterable[Endpoint], found: Adapters, pause: Pause = no_pause) -> Model:
         """Return the same model with other ready endpoints, or with other adapters on them."""
-        extra = found if self.discovers_adapters else {}
-        serving = _serving(self.spec.adapters, endpoints, extra)
+        serving = self._serving(endpoints, found)
         return Model.of(self.spec, self.strategy, serving, self, pause)
+
+    def staying(self, endpoints: Iterable[Endpoint], found: Adapters) -> Model:
+        """Return the same model with those of these endpoints that are on its ring already."""
+        snapshot = self.snapshot.only(self._serving(endpoints, found))
+        return self if snapshot is self.snapshot else replace(self, snapshot=snapshot)
+
+    def _serving(self, endpoints: Iterable[Endpoint], found: Adapters) -> Iterator[Endpoint]:
+        extra = found if self.discovers_adapters else {}
+        return _serving(self.spec.adapters, endpoints, extra)
 
 
 @dataclass(frozen=True)
@@ -153,6 +162,19 @@ class Catalog:
             model.at(endpoints, self.found, pause) if model.spec.source == source else model
             for model in self.models.values()
         )
+        return Catalog.of(models, self.splits, self.found)
+
+    def staying(self, source: Source, endpoints: Sequence[Endpoint]) -> Catalog:
+        """Return the catalog with those of these endpoints of a source that are on its rings.
+
+        Those that left are no longer chosen. New ones need `rediscovered`, which takes longer.
+        """
+        models = [
+            model.staying(endpoints, self.found) if model.spec.source == source else model
+            for model in self.models.values()
+        ]
+        if all(map(operator.is_, models, self.models.values())):
+            return self
         return Catalog.of(models, self.splits, self.found)
 
     def with_adapters(self, found: Adapters) -> Catalog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -23,6 +24,7 @@ SOURCE: Source = SERVICE
 
 FEW = tuple(endpoints(4))
 MANY = tuple(endpoints(200))
+OTHERS = tuple(Endpoint(f"10.0.1.{i + 1}:8000", f"default/new-{i}") for i in range(200))
 
 
 def found(serving: Router, model: str = "llama") -> tuple[Endpoint, ...]:
@@ -44,6 +46,15 @@ async def publisher(serving: Router, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
     made = Publisher(serving)
     yield made
     await made.close()
+
+
+@pytest.fixture
+def paused(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Rings are built while this event is set."""
+    running = threading.Event()
+    running.set()
+    monkeypatch.setattr(module, "Pace", lambda: running.wait)
+    return running
 
 
 class TestPublisher:
@@ -69,6 +80,74 @@ class TestPublisher:
         assert found(serving) == in_order(MANY)
         assert len(threads) > 10, "the ring was built in steps"
         assert threading.main_thread() not in threads
+
+    async def test_endpoints_that_leave_are_not_chosen_while_rings_are_built(
+        self, publisher: Publisher, serving: Router, paused: threading.Event
+    ) -> None:
+        publisher.publish(SOURCE, MANY)
+        await publisher.settle()
+        paused.clear()
+        moved = Endpoint("10.0.9.9:8000", MANY[20].name)
+        publisher.publish(SOURCE, (moved, *MANY[21:], *OTHERS[:20]))
+        assert found(serving) == in_order([moved, *MANY[21:]])
+        publisher.publish(SOURCE, (*MANY[30:], *OTHERS[:30]))
+        assert found(serving) == in_order(MANY[30:])
+        publisher.publish(SOURCE, (*MANY[29:], *OTHERS[:30]))
+        assert found(serving) == in_order(MANY[29:]), "one is back"
+        paused.set()
+        await publisher.settle()
+        assert found(serving) == in_order((*MANY[29:], *OTHERS[:30]))
+        assert serving.catalog.models["llama"].snapshot.ring.is_whole
+
+    async def test_endpoints_that_leave_meanwhile_do_not_return_with_the_built_rings(
+        self, publisher: Publisher, serving: Router, paused: threading.Event
+    ) -> None:
+        published: list[tuple[Endpoint, ...]] = []
+        publisher.publish(SOURCE, MANY)
+        await publisher.settle()
+        serving.subscribe(lambda _: published.append(found(serving)))
+        paused.clear()
+        publisher.publish(SOURCE, (*MANY[20:], *OTHERS[:20]))
+        await asyncio.sleep(0)  # the thread starts
+        publisher.publish(SOURCE, (*MANY[40:], *OTHERS[:40]))
+        paused.set()
+        await publisher.settle()
+        assert len(published) == 4
+        assert not any(set(MANY[:40]) & set(those) for those in published[1:])
+        assert published[2] == in_order((*MANY[40:], *OTHERS[:20]))
+        assert published[3] == in_order((*MANY[40:], *OTHERS[:40]))
+
+    async def test_only_removals_take_effect_at_once_and_shrink_the_ring_later(
+        self, publisher: Publisher, serving: Router
+    ) -> None:
+        publisher.publish(SOURCE, MANY)
+        await publisher.settle()
+        publisher.publish(SOURCE, MANY[50:])
+        snapshot = serving.catalog.models["llama"].snapshot
+        assert snapshot.endpoints == in_order(MANY[50:])
+        assert not snapshot.ring.is_whole
+        await publisher.settle()
+        assert serving.catalog.models["llama"].snapshot.ring.is_whole
+        assert found(serving) == in_order(MANY[50:])
+
+    async def test_endpoints_stay_until_most_new_ones_are_on_the_ring(
+        self, publisher: Publisher, serving: Router
+    ) -> None:
+        """Requests would get 503, or all go to the few that stay."""
+        publisher.publish(SOURCE, MANY)
+        await publisher.settle()
+        publisher.publish(SOURCE, (*MANY[:50], *OTHERS))
+        assert found(serving) == in_order(MANY)
+        await publisher.settle()
+        assert found(serving) == in_order((*MANY[:50], *OTHERS))
+
+    async def test_no_endpoints_take_effect_at_once(
+        self, publisher: Publisher, serving: Router
+    ) -> None:
+        publisher.publish(SOURCE, MANY)
+        await publisher.settle()
+        publisher.publish(SOURCE, ())
+        assert found(serving) == ()
 
     async def test_last_change_counts(self, publisher: Publisher, serving: Router) -> None:
         publisher.publish(SOURCE, MANY)

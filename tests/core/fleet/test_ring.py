@@ -194,6 +194,43 @@ def test_ring_after_several_small_changes_equals_a_new_one(
     assert all(next(ring.walk(node)) == next(new.walk(node)) for node in nodes)
 
 
+@brief
+@given(crowd, crowd, crowd, st.sampled_from([1, 11, 16]), keys)
+def test_ring_of_only_some_members_equals_a_new_one(
+    before: set[str], now: set[str], later: set[str], replication: int, key: int
+) -> None:
+    whole = Ring.of({name: name for name in before}, replication)
+    ring = whole.only({name: name for name in now})
+    new = Ring.of({name: name for name in now & before}, replication)
+    assert ring.is_whole == (before <= now)
+    assert len(ring) == len(new)
+    assert list(ring.nodes()) == list(new.nodes())
+    assert list(ring.walk(key)) == list(new.walk(key))
+    assert list(ring.among(key, now & before)) == list(new.walk(key))
+    if now & before:
+        assert ring.owner(key) == new.owner(key)
+    assert list(ring.only({name: name for name in before}).walk(key)) == list(whole.walk(key))
+    # The next ring with steps has no other nodes.
+    wanted = {name: name for name in later}
+    after = Ring.of(wanted, replication, ring, lambda: None)
+    assert after.is_whole
+    assert list(after.nodes()) == list(Ring.of(wanted, replication).nodes())
+
+
+def test_ring_of_only_some_members_shares_the_nodes() -> None:
+    names = [f"default/pod-{i:02}" for i in range(100)]
+    previous = Ring.of({name: name for name in names}, 256)
+    tracemalloc.start()
+    try:
+        ring = previous.only({name: name for name in names[50:]})
+        same = Ring.of({name: name.upper() for name in names[50:]}, 256, ring)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2 * len(ring)
+    assert same.owner(0) == ring.owner(0).upper()
+
+
 def test_change_of_one_member_copies_the_nodes_of_the_others() -> None:
     names = [f"default/pod-{i:03}" for i in range(300)]
     previous = Ring.of({name: name for name in names}, 256)

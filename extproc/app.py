@@ -281,7 +281,9 @@ class Sidecar:
         if self._draining:
             return "draining"
         if self._watching is None:
-            return f"{self._models}: {self._models.trouble}"
+            # The document is in force once its endpoints are known.
+            waits_for = self._discovery.why_not_synced()
+            return waits_for or f"{self._models}: {self._models.trouble}"
         if not self._serving:
             return self._discovery.why_not_synced() or "starting"
         # The task ends only by cancellation. If it ended otherwise, changes would not arrive.

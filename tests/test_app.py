@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -16,11 +17,14 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from extproc.adapters.dns.lookup import NameServer
+from extproc.app import Sidecar
 from extproc.edge.grpc.health import SERVICE
 from extproc.lab.api_server.builders import config_map, endpoint_slice
 from extproc.lab.api_server.process import StandInApiServer
 from extproc.lab.stack.processes import until
 from extproc.lab.stack.sidecar import SidecarProcess
+from extproc.settings import Settings
 from tests.e2e.forked import ForkedApiServer, ForkedSidecar
 from tests.edge.envoy import Reply, request_headers
 from tests.extent import PATIENCE, limit
@@ -221,6 +225,29 @@ class TestStart:
         place = kubeconfig or "/nonexistent/default"
         says = f"ConfigMap ns/models: no credentials for Kubernetes in {place}: "
         assert line.startswith(says)
+
+    async def test_names_the_host_that_it_waits_for(self, tmp_path: Path) -> None:
+        (tmp_path / "models.yaml").write_text("models: [{name: a, endpoints: [vllm.example:80]}]")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            sidecar = Sidecar(
+                Settings(
+                    listen=f"unix:{tmp_path}/listen.sock",
+                    admin=f"unix:{tmp_path}/admin.sock",
+                    models=tmp_path / "models.yaml",
+                    grace=0,
+                    dns_server=NameServer("127.0.0.1", silent.getsockname()[1]),
+                )
+            )
+            starting = asyncio.create_task(sidecar.start())
+            await until(lambda: sidecar._discovery.why_not_synced() is not None, SOON, "a lookup")
+            assert sidecar._watching is None, "the document is not in force yet"
+            assert sidecar._why_not_ready() == (
+                "endpoints vllm.example:80: vllm.example: waiting for DNS"
+            )
+            starting.cancel()
+            await asyncio.wait([starting])
+            await sidecar.close()
 
 
 class TestStop:

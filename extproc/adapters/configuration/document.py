@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -70,6 +71,10 @@ def parse(text: bytes) -> ModelsSpec:
     return spec
 
 
+# In base 8 or 60, but in YAML 1.2 a decimal number or a text.
+_SURPRISING_NUMBER = re.compile(r"[-+]?0[0-9_]+|.*:.*")
+
+
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """YAML's safe loader, which additionally refuses duplicate keys."""
 
@@ -83,6 +88,19 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             seen.add(key.value)
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        number: int = super().construct_yaml_int(node)
+        if _SURPRISING_NUMBER.fullmatch(node.value):
+            raise yaml.constructor.ConstructorError(
+                problem=f"{node.value!r} means {number} in YAML 1.1; write a number without "
+                "leading zeros and colons, and a text in quotes",
+                problem_mark=node.start_mark,
+            )
+        return number
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def _load(text: bytes) -> object:

@@ -31,7 +31,7 @@ class EndpointMetrics(Collector):
     def _discovery_metrics(self) -> Iterator[Metric]:
         inflight = GaugeMetricFamily(
             "extproc_inflight_requests",
-            "Requests in flight on an endpoint that this sidecar routed.",
+            "Requests in flight that this sidecar routed to an endpoint for a model.",
             labels=["model", "endpoint"],
         )
         endpoints = GaugeMetricFamily(
@@ -50,9 +50,11 @@ class EndpointMetrics(Collector):
         for model in catalog.models.values():
             source = model.spec.source
             age.add_metric([model.spec.name], 0.0 if source is None else self.age(source))
-        for name, endpoint, requests, readiness in endpoint_statuses(self._fleet, catalog):
+        # By model, so that each request counts once: models can share an address.
+        held = {(name, one.address): count for name, one, count in self._fleet.ledger.held()}
+        for name, endpoint, _, readiness in endpoint_statuses(self._fleet, catalog):
             counts.setdefault(name, _no_endpoints())[readiness] += 1
-            inflight.add_metric([name, endpoint.address], requests)
+            inflight.add_metric([name, endpoint.address], held.get((name, endpoint.address), 0))
         for name, count in counts.items():
             for readiness, number in count.items():
                 endpoints.add_metric([name, readiness], number)

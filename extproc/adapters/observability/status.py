@@ -16,6 +16,7 @@ from extproc.core.fleet.fleet import Fleet
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.catalog import Catalog, Model
 from extproc.core.routing.decision import Decision
+from extproc.core.schema import UNKNOWN_MODEL
 from extproc.core.strategies import Reason
 from extproc.core.strategies.prefix_hash import PrefixHash
 
@@ -166,7 +167,7 @@ class StatusReport:
             # The message may quote the client, so it stays in the log.
             return found | {"outcome": verdict.code, "model": verdict.model}
         outcomes = {Listed: "models_listed", Passed: "passed"}
-        return found | {"outcome": outcomes[type(verdict)], "model": "unknown"}
+        return found | {"outcome": outcomes[type(verdict)], "model": UNKNOWN_MODEL}
 
 
 def _totals(states: Mapping[str, ModelState]) -> Json:

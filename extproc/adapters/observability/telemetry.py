@@ -32,14 +32,13 @@ from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.catalog import Catalog
 from extproc.core.routing.decision import Decision
-from extproc.core.schema import Source
+from extproc.core.schema import UNKNOWN_MODEL, Source
 from extproc.core.strategies import Prediction
 
 # Each counter would have a second series with its creation time, which has no use here.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 NO_STRATEGY = "none"
-UNKNOWN_MODEL = "unknown"
 
 # A decision takes tens of microseconds; a decision of milliseconds waited for the CPU.
 _DURATION_BUCKETS = (

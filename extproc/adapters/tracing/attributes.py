@@ -10,11 +10,9 @@ from collections.abc import Mapping
 
 from extproc.core.request.refusals import Refusal
 from extproc.core.routing.decision import Decision
-from extproc.core.schema import split_address
+from extproc.core.schema import UNKNOWN_MODEL, split_address
 
 Attributes = Mapping[str, str | int | float]
-
-_UNKNOWN = "unknown"
 
 
 def of_decision(decision: Decision) -> Attributes:
@@ -54,6 +52,6 @@ def of_refusal(refusal: Refusal) -> Attributes:
         "error.type": refusal.code,
         "http.response.status_code": refusal.status,
     }
-    if refusal.model != _UNKNOWN:
+    if refusal.model != UNKNOWN_MODEL:
         found["gen_ai.request.model"] = found["extproc.model"] = refusal.model
     return found

@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from extproc.core.schema import UNKNOWN_MODEL
+
 # A client's name is quoted up to this length: enough to recognize a typo, but not to flood logs.
 _MAX_QUOTED_CHARS = 128
 _MAX_METHOD_CHARS = 16
@@ -36,7 +38,7 @@ class Refusal(Exception):
     code: str
     type: str = "invalid_request_error"
 
-    def __init__(self, message: str, param: str | None = None, model: str = "unknown") -> None:
+    def __init__(self, message: str, param: str | None = None, model: str = UNKNOWN_MODEL) -> None:
         super().__init__(message)
         self.message = message
         self.param = param

@@ -32,6 +32,7 @@ from extproc.core.schema.split import SplitSpec, TargetSpec
 from extproc.core.schema.values import (
     MAX_NAME_LENGTH,
     PREFIX_SOURCES,
+    UNKNOWN_MODEL,
     kubernetes_name,
     plain_name,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "MAX_NAME_LENGTH",
     "PREFIX_SOURCES",
     "SESSION",
+    "UNKNOWN_MODEL",
     "ClassSpec",
     "FilterName",
     "FilterSpec",

@@ -13,7 +13,7 @@ from extproc.core.schema.flow_control import FlowControlSpec
 from extproc.core.schema.load_balancing import LoadBalancingSpec
 from extproc.core.schema.sources import InferencePoolSpec, NamedEndpoints, ServiceSpec, Source
 from extproc.core.schema.split import SplitSpec
-from extproc.core.schema.values import EndpointAddress, Items, Name, Spec, unique
+from extproc.core.schema.values import UNKNOWN_MODEL, EndpointAddress, Items, Name, Spec, unique
 
 # The fields of a model that concern its servers.
 _SERVER_FIELDS = frozenset(
@@ -76,6 +76,13 @@ class ModelSpec(Spec):
     flow_control: FlowControlSpec | None = None
     """Lets requests wait in the sidecar while no endpoint has room (docs/flow-control.md). `{}` has
     good defaults. Default, and with `null`: no flow control; each request is sent at once."""
+
+    @field_validator("name", mode="after")
+    @classmethod
+    def _name_is_free(cls, name: str) -> str:
+        if name == UNKNOWN_MODEL:
+            raise ValueError(f"{name!r} stands for unknown models in metrics; choose another name")
+        return name
 
     @field_validator("aliases", "adapters", "endpoints", mode="after")
     @classmethod

@@ -22,6 +22,9 @@ from extproc.core.schema.addresses import endpoint_address
 MAX_NAME_LENGTH = 256
 """Characters in the name of a model, alias or adapter."""
 
+UNKNOWN_MODEL = "unknown"
+"""The label of refused requests in metrics, if their model is not known."""
+
 HEADER_SOURCE = "Header:"
 
 PREFIX_SOURCES = {

@@ -190,3 +190,12 @@ class TestRediscovered:
         unknown = by_service().source
         assert unknown is not None
         assert before.rediscovered(unknown, self.FOUND).models == before.models
+
+
+def test_ambiguous_name_is_a_configured_one_or_that_of_the_shorter_model() -> None:
+    known = catalog(model_spec("a", adapters=["b", "b_c"]), model_spec("a_b", adapters=["c"]))
+    found = {name: known.resolve(name) for name in ("a_b", "a_b_c")}
+    assert {name: (model.spec.name, adapter) for name, (model, adapter) in found.items()} == {
+        "a_b": ("a_b", ""),
+        "a_b_c": ("a", "b_c"),
+    }

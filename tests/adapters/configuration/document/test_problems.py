@@ -66,6 +66,20 @@ def session(sources: str) -> str:
             "models[0].name: must be a string, not 7",
         ),
         (
+            with_key("loadBalancing: {prefixHash: {replication: 0200}}"),
+            "line 4, column 45: '0200' means 128 in YAML 1.1; write a number without leading "
+            "zeros and colons, and a text in quotes",
+        ),
+        (
+            "models: [{name: 2:05, endpoints: ['10.0.0.1:1']}]",
+            "line 1, column 17: '2:05' means 125 in YAML 1.1; write a number without leading "
+            "zeros and colons, and a text in quotes",
+        ),
+        (
+            "models: [{name: unknown, endpoints: ['10.0.0.1:1']}]",
+            "models[0].name: 'unknown' stands for unknown models in metrics; choose another name",
+        ),
+        (
             "models: [{name: ' ', endpoints: ['10.0.0.1:1']}]",
             "models[0].name: ' ' begins or ends with white space",
         ),

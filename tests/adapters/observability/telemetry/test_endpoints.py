@@ -61,6 +61,21 @@ class TestEndpoints:
         last.lease.release()
         assert sample(telemetry, "extproc_endpoints", model="old", state="draining") == -1
 
+    def test_each_request_counts_once_if_models_share_an_address(self) -> None:
+        address = "10.0.0.1:8000"
+        serving = router(*(model_spec(name, endpoints=[address]) for name in ("first", "second")))
+        telemetry = telemetry_of(serving)
+        decision(serving, "first")
+
+        def counted() -> list[float]:
+            inflight = "extproc_inflight_requests"
+            models = "first", "second", "renamed"
+            return [sample(telemetry, inflight, model=one, endpoint=address) for one in models]
+
+        assert counted() == [1, 0, -1]
+        serving.publish(catalog(model_spec("renamed", endpoints=[address])))
+        assert counted() == [1, -1, 0]
+
     def test_count_is_zero_for_model_without_endpoints(self) -> None:
         telemetry = telemetry_of(router(by_service("llama")))
         assert sample(telemetry, "extproc_endpoints", model="llama", state="ready") == 0

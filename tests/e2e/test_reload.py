@@ -88,3 +88,19 @@ async def test_the_last_good_document_stays_after_a_bad_one(launch: Launch) -> N
     _, metrics = await scene.sidecar.get("/metrics")
     assert "extproc_config_last_reload_successful 1.0" in metrics
     assert (await scene.send(chat("hello", model="sql-lora"))).status == 200
+
+
+async def test_envoy_accepts_every_name_that_a_document_can_have(launch: Launch) -> None:
+    """The name of the request becomes a header."""
+    scene = await launch(Options())
+    names = ["café", "\u202eevil", "a  b", 'a"b', "a\\b", "<b>", "\ufeffa", "a\u2028b", "😀" * 256]
+    document = Options().models(scene.replicas.addresses)
+    document["models"][0]["aliases"] = names
+    await rewrite(scene, document, "success")
+    statuses = {
+        name: (await scene.send({**chat("hello", tokens=1), "model": name})).status
+        for name in names
+    }
+    assert statuses == dict.fromkeys(names, 200)
+    document["models"][0]["aliases"] = ["a\x1bb"]
+    await rewrite(scene, document, "failure")

@@ -78,7 +78,7 @@ class _Adapters(NamedTuple):
 
 
 class _Cache(NamedTuple):
-    """What a series says about the KV cache."""
+    """The KV cache in a series."""
 
     block_size: int | None
     blocks: int | None

@@ -72,7 +72,7 @@ class Uses:
 
 
 class _Kind:
-    """What is known about the caches of all engines that report about the same size."""
+    """The caches of all engines that report about the same size."""
 
     __slots__ = ("_sum", "_tokens", "members", "times")
 

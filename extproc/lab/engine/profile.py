@@ -63,7 +63,7 @@ class Profile:
     host_tokens_per_second: Positive = 190_000.0
     """Tokens that are loaded from host memory per second. This is 25 GB/s, about what PCIe 4.0 with
     16 lanes reaches, with the 128 KiB a token of Llama 3.1 8B in 16 bits. Like prompt tokens, they
-    make the step longer; vLLM loads them beside the steps."""
+    make the step longer; vLLM loads them while other steps run."""
 
     max_num_seqs: Count = 256
     """Most requests in the running batch; vLLM's default in the published runs."""

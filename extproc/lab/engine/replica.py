@@ -47,7 +47,7 @@ class Replica:
         self._left = Counter[str]()
         """Requests that the present step leaves in the queue, by adapter."""
         self.stats = SchedulerStats()
-        """What the metrics say of the scheduler: its state at the end of the last step."""
+        """The state of the scheduler in the metrics: that at the end of the last step."""
         self._reset_counters()
 
     @property

@@ -1,4 +1,4 @@
-"""What an engine's metrics say of its scheduler.
+"""The state of a scheduler in the engine's metrics.
 
 vLLM takes these numbers at the end of each step, before it reads the requests that arrived during
 the step. So a request is not in them until the next step ends, although the engine already computes

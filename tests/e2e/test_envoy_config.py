@@ -19,6 +19,7 @@ import yaml
 from aiohttp import web
 
 from extproc.cli import main
+from extproc.core.request.paths import INFERENCE_PATHS
 from extproc.lab.stack.envoy import Envoy
 from extproc.lab.stack.processes import free_port, until
 from extproc.lab.stack.sidecar import FileSidecar
@@ -26,7 +27,51 @@ from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.e2e.forked import ForkedFileSidecar, ForkedFleet
 from tests.e2e.http3 import http3
 from tests.e2e.scene import CHAT, MODEL, chat
+from tests.envoy.texts import CATCH_ALL, ROUTER, configuration, listener, merged
 from tests.extent import PATIENCE
+
+NOT_ROUTED = {
+    "/api/chat",
+    "/vertex_generate",
+    "/v1/decisions",
+    "/v1/realtime",
+    "/v1/realtime/video",
+    "/v1/realtime/robot/openpi",
+    "/v1/duplex",
+    "/v1/video/chat/stream",
+}
+"""Paths that the recommended configuration does not route."""
+
+ENGINE_PATHS = tuple(path for path in INFERENCE_PATHS if path not in NOT_ROUTED and "*" not in path)
+
+RBAC = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3"
+TOKEN = f"""\
+- name: rbac
+  typed_config:
+    "@type": {RBAC}.RBAC
+    rules:
+      action: ALLOW
+      policies:
+        token:
+          permissions: [{{any: true}}]
+          principals: [{{header: {{name: x-token, string_match: {{exact: secret}}}}}}]
+"""
+OPEN = f'  typed_per_filter_config: {{rbac: {{"@type": {RBAC}.RBACPerRoute}}}}\n'
+OFF = (
+    "  typed_per_filter_config:\n    rbac:\n"
+    '      "@type": type.googleapis.com/envoy.config.route.v3.FilterConfig\n      disabled: true\n'
+)
+PROTECTED = {
+    "public models": "- match: {prefix: /v1/models}\n  route: {cluster: app}\n" + OFF + CATCH_ALL,
+    "public embeddings": "- match: {path: /v1/embeddings}\n  route: {cluster: app}\n"
+    + OPEN
+    + CATCH_ALL,
+    "public catch-all": "- match: {path_separated_prefix: /v1/chat}\n  route: {cluster: app}\n"
+    + CATCH_ALL
+    + OPEN,
+    "regular expression": '- match: {safe_regex: {regex: "/v1/(messages|models)(/.*)?"}}\n'
+    "  route: {cluster: app}\n" + OPEN + CATCH_ALL,
+}
 
 SHOP = Path(__file__).parents[1] / "envoy" / "examples" / "shop.yaml"
 
@@ -228,3 +273,46 @@ async def test_requests_over_http3_get_a_decision(tmp_path: Path, cleanup: Async
     assert json.loads(response.body)["choices"]
     _, metrics = await gateway.sidecar.get("/metrics")
     assert f'extproc_requests_total{{model="{MODEL}",outcome="routed"' in metrics, metrics
+
+
+async def test_every_path_of_an_engine_gets_a_decision(
+    tmp_path: Path, cleanup: AsyncExitStack
+) -> None:
+    gateway = await gateway_with(tmp_path, cleanup)
+    body = {**chat("hello"), "prompt": "hello", "input": "hello", "query": "hello"}
+    async with gateway.client() as client:
+        for path in ENGINE_PATHS:
+            await client.post(path, json=body, headers=AUTHORIZED)
+        for path in ("/api/rerank", "/v1/shop", "/items?sort=/score"):
+            response = await client.post(path, json=body, headers=AUTHORIZED)
+            assert response.text == f"shop {path.partition('?')[0]}"
+    decided = await gateway.decided(len(ENGINE_PATHS))
+    assert sorted(str(line["path"]) for line in decided) == sorted(ENGINE_PATHS)
+
+
+async def statuses(config: str, directory: Path) -> dict[str, int]:
+    """Return the status of a request without a token to each path."""
+    directory.mkdir()
+    async with AsyncExitStack() as cleanup:
+        admin = {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}}
+        envoy = Envoy({"admin": admin, **yaml.safe_load(config)}, directory)
+        cleanup.push_async_callback(envoy.kill)
+        await envoy.start()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{envoy.ports['edge']}") as client:
+            responses = {
+                path: await client.post(path, json=chat("hello"), params={"x": "/v1/models"})
+                for path in (*ENGINE_PATHS, "/v1/models", "/v1/models/llama")
+            }
+    return {path: response.status_code for path, response in responses.items()}
+
+
+@pytest.mark.parametrize("layout", PROTECTED.values(), ids=PROTECTED)
+async def test_every_path_requires_the_token_that_it_required_before(
+    tmp_path: Path, layout: str
+) -> None:
+    text = configuration([listener(layout, filters=TOKEN + ROUTER)])
+    before = await statuses(text, tmp_path / "before")
+    after = await statuses(merged(text, endpoints=["127.0.0.1:1"]), tmp_path / "after")
+    assert set(before.values()) >= {403}
+    # Neither servers nor the sidecar run, so 503 means that the request passed the filter.
+    assert after == before

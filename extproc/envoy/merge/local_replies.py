@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from extproc.envoy.merge.mounted import ANYWHERE
-from extproc.envoy.merge.paths import v1_regex
+from extproc.envoy.merge.paths import ANYWHERE, v1_regex
 from extproc.envoy.merge.plan import Plan, covers, manager_in
 from extproc.envoy.nodes import Mapping, Node, Sequence, walk
 from extproc.envoy.splice import add_entries, indented, insert_items, replace_items, replace_value

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from collections.abc import Mapping as Map
 from typing import Any
 
-from extproc.envoy.nodes import Mapping, Node, Scalar, Sequence, walk
+from extproc.envoy.merge.paths import ANYWHERE, fully_matches, matches, samples
+from extproc.envoy.merge.settings import OF_ACTION, Settings
+from extproc.envoy.nodes import Alias, Mapping, Node, Scalar, Sequence, walk
 from extproc.envoy.splice import add_entries, insert_items, replace_value
 from extproc.envoy.tree import inline, parse
 
-ANYWHERE = "*"
-"""The prefix of the recommended configuration: LLM paths behind any prefix."""
-
 ANYWHERE_REGEX = ".*"
+
+_AT_ROOT = r"(/inference)?(/v[12])?/[^/?]+/?(\?.*)?"
+"""Pattern of `:path` for engines' paths at the root, with a version or without.
+
+It is a condition of its own, because Envoy limits the size of a pattern."""
 
 
 def mounted(routes: str, prefix: str) -> str:
@@ -30,33 +33,66 @@ def mounted(routes: str, prefix: str) -> str:
         return _anchored(routes)
     routes = routes.replace(", behind any prefix", f", below {prefix}")
     for index in range(len(_items(routes))):
-        routes = _match_prefix(routes, index, prefix)
+        routes = _with_path_condition(routes, index, {"prefix": f"{prefix}/"})
     for index in range(len(_items(routes))):
         routes = _remove_prefix(routes, index, prefix)
     return routes
+
+
+def limited(routes: str, limit: str) -> str:
+    """Return the routes for requests whose `:path` matches a pattern. "" matches all."""
+    for index in range(len(_items(routes)) if limit else 0):
+        routes = _with_path_condition(routes, index, {"safe_regex": {"regex": limit}})
+    return routes
+
+
+def limit_in(route: Node) -> str:
+    """Return the limit of an existing route, or "" if it serves all LLM paths."""
+    limits = [one.text("string_match.safe_regex.regex") for one in _path_conditions(route)]
+    return next((one for one in limits if one and one != _AT_ROOT), "")
+
+
+def serves(route: Node, path: str) -> bool:
+    """Return True if all conditions of a new route on the path match."""
+    return matches(route, path) and all(
+        path.startswith(one.text("string_match.prefix"))
+        and fully_matches(one.text("string_match.safe_regex.regex") or ".*", path)
+        for one in _path_conditions(route)
+    )
+
+
+def mounts_below(limit: str, prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the prefixes whose LLM paths a limit matches, or all of them if it matches none."""
+    found = [one for one in prefixes if any(fully_matches(limit, path) for path in samples(one))]
+    return tuple(found) or prefixes
 
 
 def mounts_of(ours: Iterable[Node]) -> tuple[str, ...]:
     """Return the prefixes of existing routes, or the root if there are none."""
     found: dict[str, None] = {}
     for route in ours:
-        conditions = [one for one in route.list("match.headers") if one.text("name") == ":path"]
+        conditions = _path_conditions(route)
+        prefixes = [text for one in conditions if (text := one.text("string_match.prefix"))]
         regex = route.text("match.safe_regex.regex")
-        if conditions:
-            found[conditions[0].text("string_match.prefix").rstrip("/")] = None
+        if prefixes:
+            found[prefixes[0].rstrip("/")] = None
+        elif regex.startswith(f"{ANYWHERE_REGEX}/v1/") or (
+            regex.startswith(ANYWHERE_REGEX) and not conditions
+        ):
+            found[ANYWHERE] = None
         elif regex:
-            found[ANYWHERE if regex.startswith(ANYWHERE_REGEX) else ""] = None
+            found[""] = None
     return tuple(found) or ("",)
 
 
-def with_extras(routes: str, extras: Map[str, Any]) -> str:
+def with_settings(routes: str, settings: Settings) -> str:
     """Add to every route what the user's route has for the same requests.
 
     That is: settings of filters such as jwt_authn, headers, and rate limits.
     """
-    for key, value in extras.items():
+    for key, value in settings.items():
         for index in range(len(_items(routes))):
-            routes = _with_extra(routes, index, key, value)
+            routes = _with_setting(routes, index, key, value)
     return routes
 
 
@@ -65,14 +101,36 @@ def _anchored(routes: str) -> str:
     spelled = [node for node in walk(parse(routes)) if isinstance(node, Mapping)]
     for node in reversed([found for one in spelled if (found := one.get("regex")) is not None]):
         assert isinstance(node, Scalar)
-        routes = replace_value(routes, node, inline(node.value.removeprefix(ANYWHERE_REGEX)))
+        anchored = node.value.removeprefix(ANYWHERE_REGEX)
+        if anchored.startswith("/v1/"):
+            routes = replace_value(routes, node, inline(anchored))
+    for index, route in enumerate(_items(routes)):
+        if route.text("match.safe_regex.regex").startswith(ANYWHERE_REGEX):
+            routes = _with_own_headers(routes, index)
+            routes = _with_path_condition(routes, index, {"safe_regex": {"regex": _AT_ROOT}})
     return routes
 
 
-def _match_prefix(routes: str, index: int, prefix: str) -> str:
+def _with_own_headers(routes: str, index: int) -> str:
+    """Return the routes with a copy of header conditions that one shares with another route."""
     match = _items(routes)[index].get("match")
     assert isinstance(match, Mapping)
-    condition = f'- {{name: ":path", string_match: {{prefix: {inline(prefix + "/")}}}}}\n'
+    headers = _own(match, "headers")
+    return (
+        replace_value(routes, headers, inline(headers.data()))
+        if isinstance(headers, Alias)
+        else routes
+    )
+
+
+def _path_conditions(route: Node) -> list[Node]:
+    return [one for one in route.list("match.headers") if one.text("name") == ":path"]
+
+
+def _with_path_condition(routes: str, index: int, string_match: dict[str, Any]) -> str:
+    match = _items(routes)[index].get("match")
+    assert isinstance(match, Mapping)
+    condition = f'- {{name: ":path", string_match: {inline(string_match)}}}\n'
     headers = _own(match, "headers")
     if headers is None:
         return add_entries(routes, match, f"headers:\n{condition}")
@@ -90,10 +148,10 @@ def _remove_prefix(routes: str, index: int, prefix: str) -> str:
     return add_entries(routes, action, rewrite) if isinstance(action, Mapping) else routes
 
 
-def _with_extra(routes: str, index: int, key: str, value: Any) -> str:
+def _with_setting(routes: str, index: int, key: str, value: Any) -> str:
     route = _items(routes)[index]
     assert isinstance(route, Mapping)
-    place: Node | None = _own(route, "route") if key == "rate_limits" else route
+    place: Node | None = _own(route, "route") if key in OF_ACTION else route
     if not isinstance(place, Mapping):
         return routes  # an alias of an action that has them
     existing = _own(place, key)

@@ -80,7 +80,8 @@ def _forwarding(pairs: list[tuple[Manager, Node]]) -> list[tuple[Manager, Node]]
     return [
         (one, host)
         for one, host in pairs
-        if any(route.get("route") is not None for route in host.list("routes"))
+        if host.get("matcher") is not None
+        or any(route.get("route") is not None for route in host.list("routes"))
     ]
 
 

@@ -187,6 +187,12 @@ def metadata_of_clusters(config: Config) -> None:
     del config.settings["metadata_options"]
 
 
+def guarded_elsewhere(config: Config) -> None:
+    settings = {"envoy.filters.http.jwt_authn": {"requirement_name": "token"}}
+    route = {"match": {"prefix": "/v1/"}, "route": {"cluster": "app"}}
+    config.routes.append({**route, "typed_per_filter_config": settings})
+
+
 MODE = "processing_mode"
 ERROR, WARNING, HINT = Severity.ERROR, Severity.WARNING, Severity.HINT
 
@@ -224,6 +230,7 @@ CASES: list[tuple[Callable[[Config], None], Severity, str]] = [
     (foreign_catch_all, ERROR, "ext_proc is on for a route of another service"),
     (ext_proc_on_no_route, ERROR, "ext_proc is on for no route"),
     (hidden, ERROR, "comes after a route for every path"),
+    (guarded_elsewhere, WARNING, "no setting for envoy.filters.http.jwt_authn"),
     (no_retry, ERROR, "no retry on connect-failure"),
     (no_second, ERROR, "the cluster has one address"),
     (no_reset, HINT, "retry_on lacks reset"),

@@ -42,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     routes.ext_proc_on_foreign_route,
     routes.ext_proc_on_no_route,
     routes.route_hidden,
+    routes.filter_setting_missing,
     routes.no_second_candidate,
     routes.timeout_short,
     routes.idle_timeout_short,

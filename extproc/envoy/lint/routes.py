@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from extproc.envoy.lint.finding import Finding, error, hint, warning
 from extproc.envoy.lint.subject import Route, Subject, seconds
 from extproc.envoy.locate import names_second
-from extproc.envoy.merge.paths import is_catch_all
+from extproc.envoy.merge.mounted import serves
+from extproc.envoy.merge.paths import is_catch_all, is_conditional, matches, samples
+from extproc.envoy.merge.settings import FILTERS
+from extproc.envoy.nodes import Node
 
 _LONG = 600.0
 """Seconds that a request may wait in an engine's queue before the first byte of its response."""
@@ -52,6 +55,29 @@ def route_hidden(subject: Subject) -> Iterator[Finding]:
                 "Envoy selects the first route that matches, so it never selects this one",
                 "move this route before the other one",
             )
+
+
+def filter_setting_missing(subject: Subject) -> Iterator[Finding]:
+    """Report a filter's setting that requests would have on the route after the LLM routes."""
+    reported: set[tuple[Node, str]] = set()
+    ours = {one.text("name") for one in (subject.ext_proc, subject.buffer) if one is not None}
+    for path in samples(""):
+        found = _first_and_next(subject, path)
+        if found is None:
+            continue
+        route, after = found
+        names = after.node.entries_at(FILTERS).keys() - route.node.entries_at(FILTERS).keys()
+        for name in sorted(names - ours):
+            if (after.node, name) not in reported:
+                reported.add((after.node, name))
+                yield warning(
+                    route.node,
+                    f"{subject.where}, {route.label}",
+                    f"no setting for {name}, but the route in line {after.node.line} has one",
+                    f"it would apply to {path} without this route; if it authenticates or limits, "
+                    "these requests bypass it",
+                    "copy it to the routes for LLMs, or remove it from the other route",
+                )
 
 
 def no_second_candidate(subject: Subject) -> Iterator[Finding]:
@@ -136,3 +162,17 @@ def _has_second(subject: Subject, route: Route) -> bool:
     if found is None:
         return True  # not a cluster of this file
     return found.get("original_dst_lb_config") is None
+
+
+def _first_and_next(subject: Subject, path: str) -> tuple[Route, Route] | None:
+    """Return the LLM route of a path, and the user's route that would serve it otherwise."""
+    route = next((one for one in subject.fallbacks if serves(one.node, path)), None)
+    if route is None:
+        return None
+    there = [one for one in subject.routes if one.host is route.host]
+    later = there[there.index(route) + 1 :]
+    for one in later:
+        is_forwarding = one.node.get("route") is not None and not is_conditional(one.node)
+        if is_forwarding and one not in subject.llm_routes and matches(one.node, path):
+            return route, one
+    return None

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import settings as settings_of_test
+from hypothesis import strategies as st
 
 from extproc.core.request.paths import INFERENCE_PATHS
 from extproc.envoy import envoy_configuration
@@ -25,6 +28,7 @@ from tests.envoy.texts import (
     names,
     routes,
 )
+from tests.extent import extent
 
 NEW = ["chosen", "chosen", "large", "large", "fallback", "fallback"]
 RECOMMENDED = routes(envoy_configuration().read_text())
@@ -119,6 +123,54 @@ def assert_same_settings(text: str, after: str, prefix: str) -> None:
             if before is not None:
                 assert settings(found) == settings(before), (path, sent)
                 assert ("direct_response" in found) == ("direct_response" in before)
+
+
+MATCHES = (
+    "prefix: /",
+    "prefix: /v1",
+    "prefix: /v1/models",
+    "path: /v1/embeddings",
+    "path_separated_prefix: /v1/chat",
+    "prefix: /tokenize",
+    "path: /V1/Score, case_sensitive: false",
+    'safe_regex: {regex: "/v1/(models|messages)(/.*)?"}',
+    'safe_regex: {regex: "/v1/[a-z]+"}',
+    "prefix: /, headers: [{name: x-tier, present_match: true}]",
+)
+ROUTES = st.one_of(
+    st.builds(route, st.sampled_from(MATCHES), st.sampled_from(["", OPEN, GUARDED, SECRET])),
+    st.sampled_from(MATCHES).map("- match: {{{}}}\n  direct_response: {{status: 403}}\n".format),
+)
+
+
+@settings_of_test(max_examples=extent(10, 200))
+@given(st.lists(ROUTES, min_size=1, max_size=5), st.lists(ROUTES, max_size=1))
+def test_every_request_keeps_its_settings_in_any_order(first: list[str], later: list[str]) -> None:
+    """The command may also refuse. A second run comes after a new route in front."""
+    text = configuration([listener("".join(first))])
+    try:
+        after = merged(text)
+    except ConfigurationError:
+        return
+    # A route for /tokenize alone may belong to another service.
+    versioned = [path for path in PATHS if path.startswith("/v")]
+    if any("route" in (selected(routes(text), path) or {}) for path in versioned):
+        assert_same_settings(text, after, "")
+    assert merged(after) == after
+    changed = with_first(after, "".join(later))
+    try:
+        again = merged(changed)
+    except ConfigurationError:
+        return
+    assert_keeps_settings(changed, again)
+
+
+def assert_keeps_settings(text: str, after: str) -> None:
+    old, new = routes(text), routes(after)
+    for path in PATHS:
+        for sent in SENT[:2]:
+            before = selected(old, path, **sent) or {}
+            assert settings(selected(new, path, **sent) or {}) == settings(before), path
 
 
 class TestGroups:

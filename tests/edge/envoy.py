@@ -15,6 +15,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
 )
 from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import ProcessingModeBodySendMode
 from envoy_data_plane.envoy.service.ext_proc.v3 import (
+    CommonResponseResponseStatus,
     HeaderMutation,
     HttpBody,
     HttpHeaders,
@@ -193,9 +194,18 @@ class Reply:
     @property
     def body(self) -> bytes | None:
         """The bytes that replace the body, or None."""
-        answer = self.message.request_body or self.message.response_body
+        message = self.message
+        answer = message.request_headers or message.request_body or message.response_body
         mutation = answer.response.body_mutation if answer and answer.response else None
         return None if mutation is None else mutation.body
+
+    @property
+    def replaces(self) -> bool:
+        """True if the reply to the headers has the whole body."""
+        answer = self.message.request_headers
+        if answer is None or answer.response is None:
+            return False
+        return answer.response.status is CommonResponseResponseStatus.CONTINUE_AND_REPLACE
 
     @property
     def streamed(self) -> StreamedBodyResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from extproc.core.conversation.events import BodyMode, Event, Kind, Proceed, Replies, chunks
 from extproc.core.conversation.head import Head
 from extproc.core.conversation.phase import Phase
-from extproc.core.conversation.replies import CONTINUE, LEAVE_OUT, with_body, without_fallback
+from extproc.core.conversation.replies import CONTINUE, LEAVE_OUT, with_body
 from extproc.core.conversation.request import Request
 from extproc.core.conversation.stream import Stream
 from extproc.core.request.refusals import UnsupportedBodyMode
@@ -54,13 +54,19 @@ def on_awaited_body(stream: Stream, event: Event) -> Replies:
         resolved = head.end(event.body)
         stream.prompt_bytes = _prompt_bytes(resolved)
         return _decide_awaited(stream, head, resolved, head.parts + 1)
-    early = head.add(event.body)
+    head.hold(event.body)
+    # Trailers may follow, but Envoy sends them only after the replies to the body.
+    if stream.names_modes and head.is_whole():
+        return _decide_whole(stream, head)
+    early = head.resolve()
     return () if early is None else _decide_awaited(stream, head, early, head.parts)
 
 
 def on_awaited_trailers(stream: Stream, event: Event) -> Replies:
     """Decide by the body that came before its trailers."""
     head = stream.body_head()
+    if stream.names_modes:
+        return _decide_whole(stream, head)
     return _decide_awaited(stream, head, head.end(), head.parts, (Proceed(event.kind),))
 
 
@@ -70,14 +76,15 @@ def on_held_body(stream: Stream, event: Event) -> Replies:
     head = stream.body_head()
     if event.end_of_stream:
         return _decide_held(stream, head, head.end(event.body), Phase.PASSED)
-    early = head.add(event.body)
-    return () if early is None else _decide_held(stream, head, early, Phase.PASSING)
+    early = head.add(event.body)  # raises a refusal early
+    if early is None or not head.is_full:
+        return ()  # trailers may follow: see `_decide_whole`
+    return _decide_held(stream, head, early, Phase.PASSING)
 
 
-def on_held_trailers(stream: Stream, event: Event) -> Replies:
+def on_held_trailers(stream: Stream, _event: Event) -> Replies:
     """Decide by the body that came before its trailers, and give it back."""
-    head = stream.body_head()
-    return _decide_held(stream, head, head.end(), Phase.PASSED, (Proceed(event.kind),))
+    return _decide_whole(stream, stream.body_head())
 
 
 def on_body(stream: Stream, event: Event) -> Replies:
@@ -102,19 +109,32 @@ def _decide_awaited(
 
     def finish(reply: Proceed) -> Replies:
         decision = reply.decision
-        first = without_fallback(reply) if trailers else reply
         if kept is None or decision is None or not decision.changes_body or not parts:
-            return (first, *CONTINUE * parts, *trailers)
+            return (reply, *CONTINUE * parts, *trailers)
         # The first part becomes the whole, and the others become empty.
         whole = Proceed(Kind.REQUEST_BODY, body=kept.edited(decision))
-        return (first, whole, *LEAVE_OUT * (parts - 1), *trailers)
+        return (reply, whole, *LEAVE_OUT * (parts - 1), *trailers)
 
     return stream.decide(Kind.REQUEST_HEADERS, resolved, finish=finish)
 
 
-def _decide_held(
-    stream: Stream, head: Head, resolved: ResolvedRequest, phase: Phase, trailers: Replies = ()
-) -> Replies:
+def _decide_whole(stream: Stream, head: Head) -> Replies:
+    """Return the headers' reply with the whole body, because trailers follow the body, or may.
+
+    On a route with retries, Envoy sends the body of a request with trailers twice if the body
+    passes in replies of its own.
+    """
+    resolved = head.end()
+    stream.head = None
+    stream.prompt_bytes = _prompt_bytes(resolved)
+
+    def finish(reply: Proceed) -> Replies:
+        return (reply._replace(whole_body=_as_served(head, reply)),)
+
+    return stream.decide(Kind.REQUEST_HEADERS, resolved, Phase.PASSED, finish)
+
+
+def _decide_held(stream: Stream, head: Head, resolved: ResolvedRequest, phase: Phase) -> Replies:
     """Return the headers' reply, and all of the body that was held."""
     stream.head = None
     is_whole = phase is Phase.PASSED
@@ -122,14 +142,18 @@ def _decide_held(
         stream.prompt_bytes = _prompt_bytes(resolved)
 
     def finish(reply: Proceed) -> Replies:
-        decision = reply.decision
-        held = head.held
-        if decision is not None and decision.changes_body:
-            held = head.edited(decision)
-        end = is_whole and not trailers
-        return (reply, *chunks(Kind.REQUEST_BODY, held, end_of_stream=end), *trailers)
+        held = _as_served(head, reply)
+        return (reply, *chunks(Kind.REQUEST_BODY, held, end_of_stream=is_whole))
 
     return stream.decide(Kind.REQUEST_HEADERS, resolved, phase, finish)
+
+
+def _as_served(head: Head, reply: Proceed) -> bytes:
+    """Return the bytes of the body that were held, as the servers must get them."""
+    decision = reply.decision
+    if decision is not None and decision.changes_body:
+        return head.edited(decision)
+    return head.held
 
 
 def _prompt_bytes(resolved: ResolvedRequest) -> int:

@@ -109,6 +109,9 @@ class Proceed(NamedTuple):
     remove_headers: tuple[str, ...] = ()
     body: bytes | None = None
     """In replies to a body, the bytes that replace it; None if it passes unchanged."""
+    whole_body: bytes | None = None
+    """In replies to headers, the whole body as the servers must get it. Envoy then takes no further
+    replies to the request, and discards the parts of the body that it has shown."""
     show_response: bool = False
     """In replies to RESPONSE_HEADERS, asks for the body in pieces, for this request only. Envoy
     complies if `allow_mode_override` is set and no body comes before the reply to the headers."""

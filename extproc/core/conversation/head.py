@@ -16,14 +16,18 @@ HEAD_LIMIT = 65_536
 """The most bytes that a decision waits for: about what Envoy shows of a large body in
 BUFFERED_PARTIAL mode."""
 
+_MOST_CHECKED_BYTES = 16 * HEAD_LIMIT
+"""The most bytes that the checks for the body's end read in total. Each check reads all parts."""
+
 
 class Head:
     """The parts of a body so far; `add` resolves the request once they are sufficient."""
 
-    __slots__ = ("_held", "_read", "_request", "parts")
+    __slots__ = ("_checked", "_held", "_read", "_request", "parts")
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self._checked = 0
         self._held = bytearray()
         self._read = 0
         self.parts = 0
@@ -39,12 +43,33 @@ class Head:
         held = self.held
         return self._request.edited(held[: self._read], decision) + held[self._read :]
 
-    def add(self, part: bytes) -> ResolvedRequest | None:
-        """Add a part; return the resolved request, or None if more is needed. Raises Refusal."""
+    def hold(self, part: bytes) -> None:
+        """Add a part, and do not read it yet."""
         self.parts += 1
         self._held += part
+
+    def add(self, part: bytes) -> ResolvedRequest | None:
+        """Add a part; return the resolved request, or None if more is needed. Raises Refusal."""
+        self.hold(part)
+        return self.resolve()
+
+    @property
+    def is_full(self) -> bool:
+        """True if no more bytes are waited for."""
+        return len(self._held) >= HEAD_LIMIT
+
+    def is_whole(self) -> bool:
+        """Return True if the body is whole, although Envoy did not mark its end."""
+        if self._checked > _MOST_CHECKED_BYTES:
+            return False
+        whole, read = self._request.is_whole(self._held)
+        self._checked += read
+        return whole
+
+    def resolve(self) -> ResolvedRequest | None:
+        """Return the resolved request, or None if more is needed. Raises Refusal."""
         size = len(self._held)
-        if size >= HEAD_LIMIT:
+        if self.is_full:
             self._read = HEAD_LIMIT
             return self._request.resolve(self.held[:HEAD_LIMIT], complete=False)
         if size < 2 * self._read:

@@ -84,6 +84,8 @@ def _await_body(stream: Stream, kind: Kind) -> Replies:
     if mode is BodyMode.BUFFERED:
         stream.phase = Phase.READING
         return (provisional(kind, stream.request.provisional(stream.rng)),)
+    if mode is BodyMode.AHEAD and stream.request.is_whole(b"")[0]:  # only trailers follow
+        return stream.decide(kind, stream.request.resolve(b"", complete=True))
     if mode is BodyMode.AHEAD or mode is BodyMode.DUPLEX:
         stream.phase = Phase.WAITING if mode is BodyMode.AHEAD else Phase.HOLDING
         return ()

@@ -5,7 +5,7 @@ They wait with it, and are handled in their order after the decision.
 
 from __future__ import annotations
 
-from extproc.core.conversation.events import BodyMode, Event, Kind, Proceed, Replies
+from extproc.core.conversation.events import BodyMode, Event, Proceed, Replies
 from extproc.core.conversation.phase import Phase
 from extproc.core.conversation.stream import Stream
 
@@ -43,8 +43,3 @@ def leave(stream: Stream) -> None:
     if queued is not None and stream.flow is not None:
         stream.flow.cancel(queued.waiter)
     stream.later.clear()
-
-
-def has_trailers(stream: Stream) -> bool:
-    """Return True if the request's trailers wait."""
-    return any(event.kind is Kind.REQUEST_TRAILERS for event in stream.later)

@@ -64,14 +64,3 @@ def with_body(reply: Proceed, body: bytes, *, complete: bool) -> Proceed:
         return reply._replace(body=body, remove_headers=(CONTENT_LENGTH,))
     length = (CONTENT_LENGTH, str(len(body)))
     return reply._replace(body=body, set_headers=(*reply.set_headers, length))
-
-
-def without_fallback(reply: Proceed) -> Proceed:
-    """Remove the second candidate, because a request with trailers must not be retried.
-
-    Envoy retries only requests with a second candidate (see the routes of envoy.yaml). On a route
-    with retries it sends the body of a request with trailers twice.
-    """
-    if reply.decision is None:
-        return reply
-    return reply._replace(decision=reply.decision._replace(fallback=None))

@@ -17,6 +17,7 @@ from extproc.core.request.form_body import model_in_form
 from extproc.core.request.json_body import read_beginning, read_json_body, with_rest
 from extproc.core.request.json_document import Document
 from extproc.core.request.json_limits import ALWAYS_PARSED_BYTES
+from extproc.core.request.json_scan import is_strict_object
 from extproc.core.request.model_name import MODEL_HEADER, missing_model
 from extproc.core.request.native_prompt import with_prompt
 from extproc.core.request.paths import Api, model_in_query, without_query
@@ -39,6 +40,8 @@ _LENGTH = "content-length"
 _LONGEST_LENGTH = 12  # digits: a terabyte
 _CONTENT_TYPE = "content-type"
 _HEADERS = (_CONTENT_TYPE, _LENGTH, MODEL_HEADER, FORMAT_HEADER)
+_TAIL_BYTES = 64
+"""Bytes of a body in which its last character that is not blank is searched for."""
 _QUOTED = 128
 """Characters of a path or a method that an error message repeats."""
 
@@ -105,6 +108,18 @@ class Request:
         if read < len(head):
             shown *= read / len(head)
         return self._resolve(name, document, shown, cut=not complete or read < len(head))
+
+    def is_whole(self, body: bytes | bytearray) -> tuple[bool, int]:
+        """Return True if this is the whole body, and the number of bytes that were read to know it.
+
+        The length decides, if it is known, else the end of the JSON object.
+        """
+        length = self._headers.get(_LENGTH)
+        if length is not None:
+            return length == str(len(body)), 0
+        if self._is_form or not body[-_TAIL_BYTES:].rstrip().endswith(b"}"):
+            return False, 0
+        return is_strict_object(bytes(body)), len(body)
 
     def resolve_early(self, head: bytes) -> ResolvedRequest | None:
         """Resolve by the beginning of a body; None while the rest may change the result."""

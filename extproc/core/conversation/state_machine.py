@@ -9,6 +9,7 @@ event without a row gets a reply that changes nothing.
     OPENING -> READING -> ROUTED              the head in one event, after the headers
     OPENING -> ROUTED                         no body, or none that is shown or needed
     OPENING -> WAITING -> ROUTED              bodies that come before the reply to the headers
+    OPENING -> WAITING -> PASSED              the same, with trailers
     OPENING -> HOLDING -> PASSING -> PASSED   bodies in pieces, to be streamed back
     OPENING -> PASSING -> PASSED              the same, where the headers were sufficient
     any of the first four -> QUEUED           no endpoint has room; then on, as if decided at once
@@ -30,6 +31,13 @@ ends the HTTP request. After that there are no more replies. Two body modes diff
 - FULL_DUPLEX_STREAMED: the parts are streamed back. The reply to the headers comes once, then each
   byte of the body once and in order, in any number of pieces, then the trailers. Events after the
   body's end are ignored, because Envoy may send the last piece twice (its issue 46237).
+
+Trailers. On a route with retries, Envoy sends the body of a request with trailers twice if the body
+passes in replies of its own. So the reply to the headers contains the whole body if the body has
+arrived and Envoy has not marked its end, or if the trailers have arrived. It is the last reply to
+the request. STREAMED bodies do not wait for the trailers, because Envoy sends those only after the
+replies to the body. The body of a request that was decided before its end passes in parts, also if
+trailers follow.
 
 Routes. The *route* must change in the reply to the headers: for a body larger than Envoy's buffer,
 a route change in the reply to the body comes too late. If Envoy wants the reply to the headers
@@ -66,12 +74,11 @@ from extproc.core.conversation.events import Event, Kind, Proceed, Replies
 from extproc.core.conversation.headers_step import on_request_headers
 from extproc.core.conversation.phase import Phase
 from extproc.core.conversation.queued import (
-    has_trailers,
     leave,
     on_event_while_queued,
     on_response_while_queued,
 )
-from extproc.core.conversation.replies import refused, without_fallback
+from extproc.core.conversation.replies import refused
 from extproc.core.conversation.response_steps import (
     on_response_alone,
     on_response_body,
@@ -116,15 +123,11 @@ class Conversation(Stream):
         send, self.send = self.send, None
         if queued is None or send is None:
             return
-        later, trailers = self.later, has_trailers(self)
-        self.later = []
+        later, self.later = self.later, []
         if isinstance(outcome, Refusal):
             send(self._refuse(outcome))
             return
-        reply = self.decided(outcome, queued.kind, queued.phase)
-        if trailers and queued.phase is Phase.ROUTED:
-            reply = without_fallback(reply)
-        replies = list(queued.finish(reply))
+        replies = list(queued.finish(self.decided(outcome, queued.kind, queued.phase)))
         for event in later:
             replies += self.receive(event)
         send(tuple(replies))

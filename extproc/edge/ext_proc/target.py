@@ -88,6 +88,7 @@ _MUTATION = _delimited(CommonResponse.HEADER_MUTATION_FIELD_NUMBER)
 _BODY_MUTATION = _delimited(CommonResponse.BODY_MUTATION_FIELD_NUMBER)
 _BODY = _delimited(BodyMutation.BODY_FIELD_NUMBER)
 _REROUTE = bytes([CommonResponse.CLEAR_ROUTE_CACHE_FIELD_NUMBER << 3, True])
+_REPLACE = bytes([CommonResponse.STATUS_FIELD_NUMBER << 3, CommonResponse.CONTINUE_AND_REPLACE])
 _SET = _delimited(HeaderMutation.SET_HEADERS_FIELD_NUMBER)
 _REMOVE = _delimited(HeaderMutation.REMOVE_HEADERS_FIELD_NUMBER)
 _HEADER = _delimited(HeaderValueOption.HEADER_FIELD_NUMBER)
@@ -120,10 +121,12 @@ def encode_target(reply: Proceed) -> bytes:
     for name in reply.remove_headers:
         mutation += _remove(name)
     # The body may have megabytes, so it comes last in its message and is copied only once.
-    response, body = _field(_MUTATION, mutation), reply.body or b""
+    response, body = _field(_MUTATION, mutation), reply.body or reply.whole_body or b""
     if reply.reroute:
         response += _REROUTE
-    if reply.body is not None:
+    if reply.whole_body is not None:
+        response += _REPLACE
+    if reply.body is not None or reply.whole_body is not None:
         response += _body_mutation(body)
     namespaces = _targets(*targets)
     if decision is not None:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from extproc.core.conversation.events import BodyMode, Kind, Modes, Proceed, Replies
+from extproc.core.conversation.events import BodyMode, Event, Kind, Modes, Proceed, Replies
+from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.schema import ModelSpec
 from tests.core.builders import model_spec
 from tests.core.conversation.test_duplex import LLAMA, QWEN, Peer, asking, refusal
@@ -70,19 +71,10 @@ class TestBodyParts:
         one = peer()
         one.headers()
         assert one.body(asking()[:10]) == ()
-        assert one.body(asking()[10:]) == ()
+        assert one.body(asking()[10:-1]) == ()
+        assert one.body(asking()[-1:] + b" " * 99) == ()
         replies = one.body(b"", end=True)
-        assert kinds(replies) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3]
-
-    def test_can_be_followed_by_trailers(self) -> None:
-        one = peer()
-        one.headers()
-        assert one.body(asking()) == ()
-        assert kinds(one.trailers()) == [
-            Kind.REQUEST_HEADERS,
-            Kind.REQUEST_BODY,
-            Kind.REQUEST_TRAILERS,
-        ]
+        assert kinds(replies) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 4]
 
     def test_can_be_missing_before_trailers(self) -> None:
         one = peer()
@@ -101,6 +93,89 @@ class TestBodyParts:
         assert len(shown) == len(cuts) + 1
         assert json.loads(shown[0] or b"") == {**json.loads(body), "model": "meta/llama"}
         assert shown[1:] == [b""] * len(cuts)
+
+
+class TestWholeBodyWithoutAnEnd:
+    """Envoy sends trailers only after the replies to the body, so the sidecar cannot wait."""
+
+    def replaced(self, replies: Replies) -> bytes:
+        (reply,) = replies
+        assert isinstance(reply, Proceed)
+        assert reply.kind is Kind.REQUEST_HEADERS
+        assert reply.decision is not None
+        assert reply.decision.fallback, "Envoy can retry it"
+        assert reply.reroute
+        assert reply.whole_body is not None
+        return reply.whole_body
+
+    @pytest.mark.parametrize("content", ["hello", "x" * 2 * HEAD_LIMIT])
+    def test_comes_back_in_the_reply_to_the_headers(self, content: str) -> None:
+        one = peer()
+        body = asking(content=content)
+        one.headers(content_length=str(len(body)))
+        assert self.replaced(one.body(body)) == body
+        assert one.in_flight == 1
+        assert one.body(b"", end=True) == one.trailers() == (), "Envoy expects no further replies"
+        assert one.conversation.receive(Event(Kind.RESPONSE_HEADERS)) == (
+            Proceed(Kind.RESPONSE_HEADERS),
+        )
+
+    def test_ends_with_its_json_object_if_the_length_is_unknown(self) -> None:
+        one = peer()
+        one.headers()
+        body = asking() + b"\r\n"
+        assert one.body(body[:20]) == ()
+        assert self.replaced(one.body(body[20:])) == body
+
+    def test_ends_where_its_length_says(self) -> None:
+        one = peer()
+        body = asking()
+        one.headers(content_length=str(len(body) + 1))
+        assert one.body(body[:-1]) == one.body(body[-1:]) == ()
+        assert self.replaced(one.body(b"\n")) == body + b"\n"
+
+    def test_has_the_served_name(self) -> None:
+        one = peer(SERVED)
+        one.headers()
+        body = self.replaced(one.body(asking("l")))
+        assert json.loads(body) == {**json.loads(asking("l")), "model": "meta/llama"}
+
+    def test_can_be_a_form(self) -> None:
+        body = b'--XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nllama\r\n--XX--\r\n'
+        one = peer()
+        one.headers(
+            "/v1/audio/transcriptions",
+            content_type="multipart/form-data; boundary=XX",
+            content_length=str(len(body)),
+        )
+        assert self.replaced(one.body(body)) == body
+
+    def test_is_refused_if_it_is_no_json(self) -> None:
+        one = peer()
+        one.headers(content_length="9")
+        assert refusal(one.body(b'{"model":')) == (400, "invalid_request")
+
+    def test_is_refused_if_it_is_empty(self) -> None:
+        assert refusal(peer().headers(content_length="0")) == (400, "invalid_request")
+
+    def test_that_never_seems_to_end_is_checked_a_few_times(self) -> None:
+        one = peer()
+        one.headers()
+        assert one.body(b'{"model": "llama", "cache_salt') == ()
+        for _ in range(2_000):
+            assert one.body(b"}" * 30) == ()
+        assert one.conversation.head is not None
+        assert not one.conversation.head.is_whole()
+
+    def test_passes_in_parts_at_gateways_that_do_not_name_their_modes(self) -> None:
+        one = Peer()
+        first = Event(Kind.REQUEST_HEADERS, headers={"content-type": b"application/json"})
+        assert one.conversation.receive(first) == ()
+        body = asking(content="x" * 99)
+        assert one.body(body[:20]) == ()
+        replies = one.body(body[20:])
+        assert kinds(replies) == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 2]
+        assert kinds(one.trailers()) == [Kind.REQUEST_TRAILERS]
 
 
 def test_refusal_is_the_only_reply() -> None:

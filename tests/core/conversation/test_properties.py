@@ -23,6 +23,7 @@ from extproc.core.conversation.events import (
     Modes,
     Proceed,
 )
+from extproc.core.conversation.phase import Phase
 from extproc.core.conversation.provisional import PENDING
 from extproc.core.conversation.state_machine import Conversation
 from extproc.core.conversation.verdict import Passed
@@ -334,7 +335,7 @@ def test_duplex_body_is_streamed_back_once_and_in_order(
     router = Router(Fleet(), models)
     conversation = conversing(router, pass_unknown)
     came, back, kinds, ends = bytearray(), bytearray(), list[Kind](), 0
-    open_ = ended = bodiless = False
+    open_ = ended = bodiless = replaced = False
     for event in sequence:
         # The relevant part of the request: from its headers to the end of its body.
         if event.kind is Kind.REQUEST_HEADERS and not open_:
@@ -349,7 +350,11 @@ def test_duplex_body_is_streamed_back_once_and_in_order(
             if isinstance(reply, Immediate):
                 return
             assert not isinstance(reply, LongerTimeout), "without flow control"
-            if open_:
+            if isinstance(reply, Proceed) and reply.whole_body is not None:
+                back += reply.whole_body
+                kinds.append(Kind.REQUEST_HEADERS)
+                replaced = True
+            elif open_:
                 kinds.append(reply.kind)
             if isinstance(reply, Chunk) and reply.kind is Kind.REQUEST_BODY:
                 assert len(reply.body) <= CHUNK_LIMIT
@@ -366,9 +371,16 @@ def test_duplex_body_is_streamed_back_once_and_in_order(
     if decided:
         order = [PARTS.index(kind) for kind in kinds if kind in PARTS]
         assert order == sorted(order)
-        assert bodiless or ended == (ends == 1 or kinds.count(Kind.REQUEST_TRAILERS) == 1)
+        passed = ends == 1 or kinds.count(Kind.REQUEST_TRAILERS) == 1 or replaced
+        assert bodiless or ended == passed
     conversation.close()
     assert dict(router.fleet.ledger.loads) == {}
+
+
+def wholes(body: bytes, decision: Decision | None) -> set[bytes]:
+    """Return the bodies that servers may get for this one, which was read whole."""
+    assert decision is not None
+    return edits(body, decision) if decision.changes_body else {body}
 
 
 def edits(body: bytes, decision: Decision) -> set[bytes]:
@@ -416,6 +428,12 @@ def test_body_ahead_of_the_reply_passes_whole_and_in_order(
                 return
             assert isinstance(reply, Proceed)
             answered.append(reply.kind)
+            if reply.whole_body is not None:
+                # Envoy takes no further replies to the request.
+                assert reply.whole_body in wholes(b"".join(came), reply.decision)
+                assert replies == (reply,)
+                assert conversation.phase is Phase.PASSED
+                return
             if reply.kind is Kind.REQUEST_BODY:
                 shown = came[len(went_on)]
                 went_on.append(shown if reply.body is None else reply.body)
@@ -559,14 +577,17 @@ def test_decision_does_not_depend_on_how_the_body_is_cut(
         headers, *pieces = replies
         assert isinstance(headers, Proceed)
         assert headers.decision is not None
-        if with_trailers:
+        in_parts = headers.whole_body is None
+        if with_trailers and in_parts:
             assert pieces.pop() == Proceed(Kind.REQUEST_TRAILERS)
+        assert in_parts or (with_trailers and not pieces)
         rename = headers.decision.rename
         back = b"".join(p.body for p in pieces if isinstance(p, Chunk))
+        back = back if headers.whole_body is None else headers.whole_body
         assert back == (body if rename is None else renamed_json(body, rename))
         served = rename or json.loads(body)["model"]
         assert json.loads(back) == {**json.loads(body), "model": served}
         ends = [isinstance(p, Chunk) and p.end_of_stream for p in pieces]
-        assert ends == [*[False] * (len(ends) - 1), not with_trailers]
+        assert ends == ([*[False] * (len(ends) - 1), not with_trailers] if in_parts else [])
         outcomes.append((headers.target, headers.decision.key))
     assert outcomes[0] == outcomes[1]

@@ -139,9 +139,19 @@ def test_parts_that_come_later_are_answered_after_the_decision() -> None:
     flow.run()
     kinds = [reply.kind for reply in waiting.replies if isinstance(reply, Proceed)]
     assert kinds == [Kind.REQUEST_HEADERS, *[Kind.REQUEST_BODY] * 3, Kind.REQUEST_TRAILERS]
-    (first, *_) = [reply for reply in waiting.replies if isinstance(reply, Proceed)]
-    assert first.decision is not None
-    assert first.decision.fallback is None, "a request with trailers must not be retried"
+
+
+def test_whole_body_comes_back_after_the_decision() -> None:
+    flow = Flow(endpoints=1)
+    (busy,) = flow.fill()
+    waiting = Stream(flow)
+    waiting.receive(headers(BodyMode.AHEAD), body(end=False))
+    assert waiting.conversation.phase is Phase.QUEUED
+    waiting.receive(body(b"\n"))
+    busy.end()
+    flow.run()
+    (reply,) = [reply for reply in waiting.replies if isinstance(reply, Proceed)]
+    assert reply.whole_body == body().body
 
 
 def test_all_bytes_come_back_in_full_duplex_mode() -> None:

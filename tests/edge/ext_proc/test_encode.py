@@ -72,6 +72,24 @@ class TestProvisionalReply:
         assert self.reply.metadata == {"envoy.lb": {"x-target-endpoint": "10.0.0.1:8000"}}
 
 
+class TestReplyWithTheWholeBody:
+    def test_replaces_the_body_and_the_headers_at_once(self) -> None:
+        proceed = Proceed(Kind.REQUEST_HEADERS, "10.0.0.1:8000", reroute=True, whole_body=b"{}")
+        reply = Reply(encode(proceed))
+        assert reply.kind == "request_headers"
+        assert reply.replaces
+        assert reply.rerouted
+        assert reply.body == b"{}"
+        assert reply.headers == {"x-target-endpoint": "10.0.0.1:8000"}
+
+    def test_can_be_empty(self) -> None:
+        reply = Reply(encode(Proceed(Kind.REQUEST_HEADERS, "10.0.0.1:8000", whole_body=b"")))
+        assert (reply.replaces, reply.body) == (True, b"")
+
+    def test_is_not_the_usual_one(self) -> None:
+        assert not Reply(encode(Proceed(Kind.REQUEST_HEADERS, "10.0.0.1:8000"))).replaces
+
+
 class TestReplyWithDecision:
     def reply(self, decision: Decision) -> Reply:
         answer = Proceed(

@@ -59,11 +59,11 @@ def test_serves_a_request_with_streamed_bodies_to_its_end() -> None:
         response_body(b"data: 2\n\n", end=True),
     )
     assert [reply.kind for reply in replies] == [
-        *("request_headers", "request_body", "request_trailers"),
-        *("response_headers", "response_body", "response_body"),
+        *("request_headers", "response_headers", "response_body", "response_body"),
     ]
-    assert replies[1].streamed.body == body
-    assert [reply.streamed.body for reply in replies[4:]] == [
+    assert replies[0].body == body
+    assert replies[0].replaces
+    assert [reply.streamed.body for reply in replies[2:]] == [
         b"data: 1\n\n",
         b"data: 2\n\n",
     ]

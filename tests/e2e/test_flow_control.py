@@ -310,6 +310,35 @@ async def test_a_model_that_is_removed_refuses_what_waits(launch: Launch) -> Non
         assert {(one.status, one.error()["code"]) for one in replies} == {(404, "model_not_found")}
 
 
+@pytest.mark.parametrize("becomes", ["alias", "split"])
+async def test_requests_that_wait_follow_their_name_to_another_model(
+    launch: Launch, becomes: str
+) -> None:
+    scene = await launch(one_each())
+    assert isinstance(scene.sidecar, FileSidecar)
+    async with busy(scene):
+        waiting = several(scene, questions(6))
+        await scene.agree_on_queue(6)
+        changed = one_each().models(scene.replicas.addresses)
+        (model,) = changed["models"]
+        model["name"] = "new"
+        if becomes == "alias":
+            model["aliases"] = [MODEL]
+        else:
+            split = {"targets": [{"model": "new", "weight": 1}]}
+            changed["models"].append({"name": MODEL, "split": split})
+        scene.sidecar.write_models(changed)
+
+        async def moved() -> bool:
+            renamed = (await scene.sidecar.state()).get("new")
+            return renamed is not None and renamed["queue"]["requests"] == 6
+
+        await until(moved, PATIENCE, "the requests to wait for the other model")
+    replies = await asyncio.gather(*waiting)
+    assert {reply.status for reply in replies} == {200}
+    assert {reply.json()["model"] for reply in replies} == {"new"}, "also in the bodies"
+
+
 async def test_a_drain_dispatches_or_refuses_what_waits(launch: Launch) -> None:
     scene = await launch(one_each(sidecar_arguments=("--grace", "4")))
     async with busy(scene):

@@ -11,6 +11,8 @@ from extproc.core.conversation.stream import Stream
 from extproc.core.request.refusals import UnsupportedBodyMode
 from extproc.core.routing.resolved_request import ResolvedRequest
 
+_SMALL_BYTES = 16_384
+
 
 def on_body_alone(stream: Stream, event: Event) -> Replies:
     """Decide a request whose headers Envoy did not show, so that no reply to them could wait."""
@@ -27,8 +29,8 @@ def on_request_body(stream: Stream, event: Event) -> Replies:
     resolved = request.resolve(body, complete=complete)
     if complete:
         stream.prompt_bytes = _prompt_bytes(resolved)
-    # The request may wait for minutes, so only a body that is needed is kept.
-    kept = body if resolved.changes_body else b""
+    keeps_body = _keeps_body(resolved, len(body))
+    kept = body if keeps_body else b""
 
     def finish(reply: Proceed) -> Replies:
         decision = reply.decision
@@ -38,7 +40,7 @@ def on_request_body(stream: Stream, event: Event) -> Replies:
                 reply = with_body(reply, edited, complete=complete)
         return (reply,)
 
-    return stream.decide(event.kind, resolved, finish=finish)
+    return stream.decide(event.kind, resolved, finish=finish, keeps_body=keeps_body)
 
 
 def on_request_without_body(stream: Stream, event: Event) -> Replies:
@@ -105,7 +107,8 @@ def _decide_awaited(
 ) -> Replies:
     """Return the headers' reply, and one for each part of the body that waits for it."""
     stream.head = None
-    kept = head if resolved.changes_body else None
+    keeps_body = _keeps_body(resolved, head.size)
+    kept = head if keeps_body else None
 
     def finish(reply: Proceed) -> Replies:
         decision = reply.decision
@@ -115,7 +118,7 @@ def _decide_awaited(
         whole = Proceed(Kind.REQUEST_BODY, body=kept.edited(decision))
         return (reply, whole, *LEAVE_OUT * (parts - 1), *trailers)
 
-    return stream.decide(Kind.REQUEST_HEADERS, resolved, finish=finish)
+    return stream.decide(Kind.REQUEST_HEADERS, resolved, finish=finish, keeps_body=keeps_body)
 
 
 def _decide_whole(stream: Stream, head: Head) -> Replies:
@@ -154,6 +157,14 @@ def _as_served(head: Head, reply: Proceed) -> bytes:
     if decision is not None and decision.changes_body:
         return head.edited(decision)
     return head.held
+
+
+def _keeps_body(resolved: ResolvedRequest, size: int) -> bool:
+    """Return True if a body is kept while its request waits, which may take minutes.
+
+    A small body is kept for the case that its model gets another name meanwhile.
+    """
+    return resolved.changes_body or size <= _SMALL_BYTES
 
 
 def _prompt_bytes(resolved: ResolvedRequest) -> int:

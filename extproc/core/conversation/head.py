@@ -54,9 +54,14 @@ class Head:
         return self.resolve()
 
     @property
+    def size(self) -> int:
+        """The number of bytes of all parts."""
+        return len(self._held)
+
+    @property
     def is_full(self) -> bool:
         """True if no more bytes are waited for."""
-        return len(self._held) >= HEAD_LIMIT
+        return self.size >= HEAD_LIMIT
 
     def is_whole(self) -> bool:
         """Return True if the body is whole, although Envoy did not mark its end."""

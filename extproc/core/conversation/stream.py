@@ -119,8 +119,13 @@ class Stream(ABC):
         resolved: ResolvedRequest,
         phase: Phase = Phase.ROUTED,
         finish: Finish = lambda reply: (reply,),
+        *,
+        keeps_body: bool = True,
     ) -> Replies:
-        """Decide the request, and return the replies, or let it wait. Raises Refusal."""
+        """Decide the request, and return the replies, or let it wait. Raises Refusal.
+
+        `keeps_body` means that `finish` can change the body, if Envoy shows it.
+        """
         if self._keep_prefix:
             self.prefix = resolved.prefix
         spec = resolved.model.spec.flow_control
@@ -130,6 +135,7 @@ class Stream(ABC):
         outcome = self.flow.admit(resolved, arrival, self.released)
         if isinstance(outcome, Decision):
             return finish(self.decided(outcome, kind, phase))
+        outcome.keeps_body = keeps_body
         self.phase = Phase.QUEUED
         self.queued = Queued(outcome, kind, phase, finish)
         return self.longer_timeout(outcome)

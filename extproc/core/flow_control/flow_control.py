@@ -26,7 +26,7 @@ from extproc.core.flow_control.model_flow import ModelFlow
 from extproc.core.flow_control.queue import PriorityClass
 from extproc.core.flow_control.room import Room
 from extproc.core.flow_control.waiter import Arrival, Released, Waiter
-from extproc.core.request.refusals import ModelNotFound, QueueFull, Refusal
+from extproc.core.request.refusals import ModelChanged, ModelNotFound, QueueFull, Refusal
 from extproc.core.routing.catalog import Catalog, Model
 from extproc.core.routing.decision import Decision, Wait
 from extproc.core.routing.resolved_request import ResolvedRequest
@@ -201,7 +201,11 @@ class FlowControl:
     def _run(self, flow: ModelFlow, now: float) -> bool:
         """Dispatch requests of a model while there is room. Return True if there is more to do."""
         model = self.router.catalog.models.get(flow.model)
-        if model is None or model.spec.flow_control is None:
+        if model is None:
+            for waiter in flow.queue.take(_MOST_AT_ONCE):
+                self._move(waiter)
+            return True
+        if model.spec.flow_control is None:
             for waiter in flow.queue.everyone()[:_MOST_AT_ONCE]:
                 self._release(flow, waiter, None)
             return flow.queue.waiting > 0
@@ -264,6 +268,35 @@ class FlowControl:
             outcome = refusal
         waiter.released(outcome)
         return outcome.address if isinstance(outcome, Decision) else ""
+
+    def _move(self, waiter: Waiter) -> None:
+        """Resolve a request again whose model was removed: let it wait for the model of its name.
+
+        It waits until its deadline, also if that model's queue is full.
+        """
+        try:
+            resolved = self.router.current(waiter.resolved)
+            if resolved.changes_body and not waiter.keeps_body:
+                raise ModelChanged(resolved.model.spec.name)
+            spec = resolved.model.spec.flow_control
+            if spec is None:
+                waiter.released(self._decided(resolved, waiter))
+                return
+        except Refusal as refusal:
+            waiter.released(refusal)
+            return
+        waiter.resolve(resolved)
+        waiter.homes = self.router.homes(resolved)
+        flow = self.of(resolved.model.spec.name)
+        group, _ = self._classes.of(flow, spec, waiter.arrival.objective)
+        flow.queue.add(waiter, group)
+
+    def _decided(self, resolved: ResolvedRequest, waiter: Waiter) -> Decision:
+        """Decide a request that waited, for a model without flow control. Raises Refusal."""
+        decision = self.router.decide(resolved)
+        seconds = self.clock() - waiter.at
+        self.listener.dispatched(decision.model, waiter.group, seconds)
+        return decision._replace(wait=Wait(seconds, 0, waiter.arrival.tenant))
 
     def _dispatch(
         self,

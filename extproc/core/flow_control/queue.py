@@ -52,6 +52,7 @@ class Queue:
         """Add a request."""
         self._number += 1
         self.waiting += 1
+        waiter.is_dropped = False
         waiter.number = self._number
         waiter.group = group.name
         group.line.add(waiter)
@@ -66,6 +67,14 @@ class Queue:
         self.classes[waiter.group].line.remove(waiter)
         if len(self._deadlines) > 2 * self.waiting + 64:
             self._deadlines = sorted(one for one in self._deadlines if not one[2].is_dropped)
+
+    def take(self, most: int) -> list[Waiter]:
+        """Remove the oldest requests, so that other queues can have them, and return them."""
+        taken = self.everyone()[:most]
+        for waiter in taken:
+            self.remove(waiter)
+        self._deadlines = sorted(one for one in self._deadlines if not one[2].is_dropped)
+        return taken
 
     def expired(self, now: float) -> Iterator[Waiter]:
         """Yield the requests whose deadline has passed; the caller removes them."""

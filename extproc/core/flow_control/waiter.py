@@ -39,8 +39,8 @@ class Waiter:
     """One waiting request."""
 
     __slots__ = (
-        *("ahead", "arrival", "at", "crowd", "deadline", "group", "homes", "is_dropped", "lane"),
-        *("mark", "number", "released", "resolved"),
+        *("ahead", "arrival", "at", "crowd", "deadline", "group", "homes", "is_dropped"),
+        *("keeps_body", "lane", "mark", "number", "released", "resolved"),
     )
 
     def __init__(
@@ -51,7 +51,7 @@ class Waiter:
         at: float,
         deadline: float,
     ) -> None:
-        self.resolved = resolved
+        self.resolve(resolved)
         self.arrival = arrival
         self.released = released
         self.at = at
@@ -60,10 +60,10 @@ class Waiter:
         """When it is refused."""
         self.group = ""
         """The name of its priority class; `Queue.add` sets it."""
-        self.lane = Lane(resolved.adapter, resolved.subset)
         self.homes: tuple[str, ...] = ()
         """The endpoints where it is warm; empty if it does not matter which endpoint serves it."""
-        self.crowd = resolved.model.strategy.crowd
+        self.keeps_body = True
+        """True if the body can still be changed."""
         self.number = 0
         """Its position in the order of arrival."""
         self.ahead = 0
@@ -72,6 +72,12 @@ class Waiter:
         """The number of requests that had left its class's queue when it came."""
         self.is_dropped = False
         """True if it no longer waits."""
+
+    def resolve(self, resolved: ResolvedRequest) -> None:
+        """Take the resolved request, at the beginning or after another model took its name."""
+        self.resolved = resolved
+        self.lane = Lane(resolved.adapter, resolved.subset)
+        self.crowd = resolved.model.strategy.crowd
 
     @property
     def is_warm_everywhere(self) -> bool:

@@ -119,6 +119,29 @@ class NoEndpoints(Refusal):
         return {**super().headers, "retry-after": str(self.RETRY_AFTER_SECONDS)}
 
 
+class ModelChanged(Refusal):
+    """While the request waited, its name came to mean a model that servers know by another name.
+
+    The sidecar cannot change the body, because it does not keep large bodies.
+    """
+
+    status = 503
+    code = "model_changed"
+    type = "service_unavailable"
+
+    RETRY_AFTER_SECONDS = 1
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            f"The request waited while its name came to mean model {model!r}: send it again.",
+            model=model,
+        )
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {**super().headers, "retry-after": str(self.RETRY_AFTER_SECONDS)}
+
+
 class QueueFull(Refusal):
     """The queue is full, or a request with a higher priority replaced this one in it."""
 

@@ -12,7 +12,7 @@ from extproc.core.fleet.ledger import Lease
 from extproc.core.fleet.subset import Subset
 from extproc.core.request.blocks import prompt_of
 from extproc.core.request.json_document import Document
-from extproc.core.request.refusals import ModelNotFound, NoEndpoints
+from extproc.core.request.refusals import NoEndpoints
 from extproc.core.request.routing_key import prefix_is_final, read_prefix, ring_key
 from extproc.core.request.session import salt_of
 from extproc.core.routing.catalog import Catalog, Model
@@ -138,17 +138,38 @@ class Router:
     def current(self, resolved: ResolvedRequest) -> ResolvedRequest:
         """Return an earlier resolved request with the present state of its model.
 
-        Raises ModelNotFound if the model was removed.
+        If the model was removed, resolve the name that the client sent again. Raises ModelNotFound
+        if no model has it.
         """
-        name = resolved.model.spec.name
-        model = self.catalog.models.get(name)  # another model may have this name as an alias now
+        model = self.catalog.models.get(resolved.model.spec.name)
         if model is None:
-            raise ModelNotFound(name, self.catalog.known())
+            return self._again(resolved)
         if model is resolved.model:
             return resolved
         subset = resolved.subset
         snapshot = model.snapshot if subset is None else model.snapshot.restricted(subset)
         return resolved._replace(model=model, snapshot=snapshot)
+
+    def _again(self, earlier: ResolvedRequest) -> ResolvedRequest:
+        """Resolve the name of an earlier request as if it came now, without its body.
+
+        What was read from the body stays as far as it means the same for this model. Otherwise it
+        is unknown, as for a body that Envoy does not show.
+        """
+        again = self.resolve(earlier.requested, None, {}, earlier.subset)
+        spec, before = again.model.spec, earlier.model.spec
+        if (again.adapter, spec.load_balancing.prefix_hash) == (
+            earlier.adapter,
+            before.load_balancing.prefix_hash,
+        ):
+            prefix, key, session = earlier.prefix, earlier.key, earlier.session
+            again = again._replace(prefix=prefix, key=key, session=session)
+        # Blocks of the prompt are hashed with the servers' name for the model.
+        is_same_owner = (again.adapter or spec.served) == (earlier.adapter or before.served)
+        if is_same_owner and again.model.strategy.reads_prompts:
+            again = again._replace(prompt=earlier.prompt)
+        stores = earlier.stores and spec.response_ids
+        return again._replace(holder=earlier.holder, stores=stores)
 
     def without_ejected(self, resolved: ResolvedRequest) -> ResolvedRequest:
         """Return the request without the endpoints that are ejected, unless all are."""

@@ -12,7 +12,13 @@ from enum import Enum
 
 from extproc.adapters.configuration.docstrings import attribute_docstrings
 from extproc.adapters.endpoints.screening import RejectionReason
-from extproc.core.request.refusals import NoEndpoints, QueueFull, QueueTimeout, Refusal
+from extproc.core.request.refusals import (
+    ModelChanged,
+    NoEndpoints,
+    QueueFull,
+    QueueTimeout,
+    Refusal,
+)
 from extproc.core.strategies import Reason
 from extproc.lab.pages.commands import commands
 from extproc.lab.pages.docstrings import summary
@@ -48,7 +54,8 @@ def _refusals() -> Iterator[str]:
     yield from paragraph(
         "The sidecar answers a refused request in OpenAI's error shape. On Anthropic's paths "
         "(`/v1/messages`, `/v1/messages/count_tokens`) it uses Anthropic's shape. "
-        f"`{NoEndpoints.code}` comes with `retry-after: {NoEndpoints.RETRY_AFTER_SECONDS}`, and "
+        f"`{NoEndpoints.code}` comes with `retry-after: {NoEndpoints.RETRY_AFTER_SECONDS}`, "
+        f"`{ModelChanged.code}` with `retry-after: {ModelChanged.RETRY_AFTER_SECONDS}`, and "
         f"`{QueueFull.code}` and `{QueueTimeout.code}` with an estimate. "
         "Envoy's `x-request-id` is in the header of that name, in the field `request_id` of the "
         "body, and in the log."

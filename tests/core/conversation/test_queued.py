@@ -258,6 +258,33 @@ def test_a_body_that_envoy_holds_is_kept_only_if_it_changes(
     assert (after - before > 20 * 50_000) is kept
 
 
+@pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.AHEAD, BodyMode.DUPLEX])
+def test_a_small_body_can_change_if_another_model_takes_the_name(mode: BodyMode) -> None:
+    flow = Flow(endpoints=1)
+    (busy,) = flow.fill()
+    waiting = Stream(flow)
+    waiting.receive(headers(mode), body())
+    flow.publish(name="new", aliases=["llama"])
+    flow.run()
+    busy.end()
+    flow.run()
+    changed = [reply.body for reply in waiting.replies if isinstance(reply, Proceed | Chunk)]
+    assert json.loads(changed[-1] or b"")["model"] == "new"
+
+
+def test_a_large_body_that_would_have_to_change_is_refused() -> None:
+    flow = Flow(endpoints=1)
+    flow.fill()
+    waiting = Stream(flow)
+    large = json.dumps({"model": "llama", "prompt": "x" * 20_000}).encode()
+    waiting.receive(headers(BodyMode.AHEAD), body(large))
+    flow.publish(name="new", aliases=["llama"])
+    flow.run()
+    refused = waiting.replies[-1]
+    assert isinstance(refused, Immediate)
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+
+
 def test_a_body_that_changes_is_kept() -> None:
     flow = Flow(endpoints=1, adapters=["sql"])
     (busy,) = flow.fill()

@@ -351,13 +351,70 @@ class TestChanges:
         flow.run()
         assert waiting.code == "model_not_found"
 
-    def test_a_removed_model_refuses_also_if_another_one_has_its_name_as_an_alias(self) -> None:
-        flow = Flow()
+    def test_what_waits_goes_to_the_model_that_took_the_name(self) -> None:
+        flow = Flow(endpoints=1)
+        (busy,) = flow.fill()
+        waiting = [flow.send(str(one)) for one in range(100)]
+        flow.publish(name="other", aliases=[MODEL])
+        flow.run()
+        assert all(one.waits for one in waiting), "the limit holds for the other model too"
+        assert flow.control.waiting == 100
+        busy.end()
+        flow.run()
+        first, *others = waiting
+        assert isinstance(first.outcome, Decision)
+        assert (first.outcome.model, first.outcome.rename) == ("other", "other")
+        assert first.outcome.wait is not None
+        first.end()
+        flow.run()
+        assert [one.waits for one in others] == [False, *[True] * 98]
+
+    def test_what_waits_keeps_its_deadline_in_another_queue(self) -> None:
+        flow = Flow(endpoints=1, maxWaitSeconds=10)
+        flow.fill()
+        waiting = flow.send("waiting")
+        flow.now = 9.0
+        flow.publish(name="other", aliases=[MODEL])
+        flow.run()
+        assert waiting.waits
+        flow.now = 10.5
+        flow.run()
+        assert waiting.code == "queue_timeout"
+        assert flow.control.waiting == 0
+
+    def test_what_leaves_is_forgotten_by_the_other_queue(self) -> None:
+        flow = Flow(endpoints=1)
         flow.fill()
         waiting = flow.send("waiting")
         flow.publish(name="other", aliases=[MODEL])
         flow.run()
-        assert waiting.code == "model_not_found"
+        assert waiting.waiter is not None
+        flow.control.cancel(waiting.waiter)
+        assert flow.control.waiting == 0
+
+    def test_what_waits_is_dispatched_if_the_other_model_has_no_flow_control(self) -> None:
+        flow = Flow(endpoints=1)
+        flow.fill()
+        waiting = [flow.send(str(one)) for one in range(100)]
+        flow.flow = None
+        flow.now = 2.0
+        flow.publish(name="other", aliases=[MODEL])
+        flow.run()
+        for one in waiting:
+            assert isinstance(one.outcome, Decision)
+            assert one.outcome.wait is not None
+            assert one.outcome.wait.seconds == 2.0
+
+    def test_what_needs_another_body_is_refused_if_its_body_was_not_kept(self) -> None:
+        flow = Flow(endpoints=1)
+        flow.fill()
+        kept, dropped = flow.send("kept"), flow.send("dropped")
+        assert dropped.waiter is not None
+        dropped.waiter.keeps_body = False
+        flow.publish(name="other", aliases=[MODEL])
+        flow.run()
+        assert dropped.code == "model_changed"
+        assert kept.waits
 
     def test_an_endpoint_that_left_gets_nothing(self) -> None:
         flow = Flow(endpoints=2, strategy="PrefixHash")

@@ -13,12 +13,14 @@ from extproc.core.fleet.subset import subset_of
 from extproc.core.request.blocks import prompt_of
 from extproc.core.request.refusals import ModelNotFound, NoEndpoints
 from extproc.core.routing.catalog import Catalog, revise
+from extproc.core.routing.resolved_request import ResolvedRequest
 from extproc.core.routing.router import Router
 from extproc.core.schema import ModelSpec
 from extproc.core.strategies import Reason, build
 from tests.core.builders import (
     TWO_ADDRESSES,
     by_service,
+    catalog,
     model_spec,
     router,
     split_spec,
@@ -363,3 +365,61 @@ def test_subscribers_get_each_published_catalog() -> None:
     serving.publish(other)
     assert serving.catalog is other
     assert seen == [other]
+
+
+class TestCurrent:
+    """A request that waited meets a catalog that was published meanwhile."""
+
+    def waited(self, before: ModelSpec, *after: ModelSpec, name: str = "llama") -> ResolvedRequest:
+        serving = router(before)
+        resolved = serving.resolve(name, {"prompt": "tell me of the sea " * 99}, {})
+        serving.publish(catalog(*after))
+        return serving.current(resolved)
+
+    def resolved(self, *specs: ModelSpec, name: str = "llama") -> ResolvedRequest:
+        """Return the same request as if it came now."""
+        return router(*specs).resolve(name, {"prompt": "tell me of the sea " * 99}, {})
+
+    def test_keeps_the_model_of_the_same_name(self) -> None:
+        again = self.waited(model_spec("llama"), model_spec("llama", endpoints=["10.0.0.9:8000"]))
+        assert [one.address for one in again.snapshot.endpoints] == ["10.0.0.9:8000"]
+
+    def test_is_that_of_a_new_request_if_the_model_has_another_name(self) -> None:
+        other = model_spec("new", aliases=["llama"])
+        again, now = self.waited(model_spec("llama"), other), self.resolved(other)
+        for name in ("adapter", "prefix", "key", "rename", "requested"):
+            assert getattr(again, name) == getattr(now, name), name
+        assert again.model.spec.name == "new"
+        assert again.rename == "new"
+
+    def test_keeps_the_prompt_if_servers_know_the_model_by_the_same_name(self) -> None:
+        kept = {"strategy": "PrefixCache"}
+        same = model_spec("new", aliases=["llama"], **kept).model_copy(
+            update={"served_name": "llama"}
+        )
+        again, now = self.waited(model_spec("llama", **kept), same), self.resolved(same)
+        assert now.prompt is not None
+        assert again.prompt == now.prompt
+        assert again.rename is None
+        renamed = model_spec("new", aliases=["llama"], **kept)
+        assert self.waited(model_spec("llama", **kept), renamed).prompt is None
+
+    def test_has_no_key_if_it_was_read_for_another_one(self) -> None:
+        longer = model_spec("new", aliases=["llama"], prefixCharLength=7)
+        assert self.waited(model_spec("llama"), longer).key is None
+        adapter = model_spec("base", adapters=["llama"])
+        again = self.waited(model_spec("llama"), adapter)
+        assert (again.adapter, again.prefix) == ("llama", "")
+
+    def test_goes_to_a_target_of_the_split_that_has_the_name(self) -> None:
+        again = self.waited(model_spec("llama"), model_spec("base"), split_spec("llama", base=1))
+        assert (again.model.spec.name, again.rename, again.requested) == ("base", "base", "llama")
+
+    def test_is_refused_if_no_model_has_the_name(self) -> None:
+        with pytest.raises(ModelNotFound):
+            self.waited(model_spec("llama"), model_spec("other"))
+
+    def test_keeps_the_model_of_a_name_that_now_means_another(self) -> None:
+        before = model_spec("llama", aliases=["l"])
+        again = self.waited(before, model_spec("llama"), model_spec("new", aliases=["l"]), name="l")
+        assert again.model.spec.name == "llama"

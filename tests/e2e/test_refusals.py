@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from extproc.lab.stack.processes import until
-from tests.e2e.scene import CHAT, HttpResponse, Launch, Options, chat
+from tests.e2e.scene import CHAT, CONFIGS, HttpResponse, Launch, Options, chat, envoy_minor
 from tests.extent import PATIENCE
 
 INVALID_BODIES = {
@@ -47,6 +49,28 @@ async def test_an_unknown_model_returns_404_with_the_known_models(launch: Launch
 async def test_an_unknown_path_returns_404(launch: Launch, path: str) -> None:
     scene = await launch()
     assert_refused(await scene.send(chat("hello"), path=path), 404, "unknown_path")
+
+
+CRASHING_MINOR = 37
+MANY = {f"y-{number}": "a" for number in range(91)}
+LARGE = {f"y-{number}": "a" * 7_630 for number in range(8)}
+
+
+@pytest.mark.parametrize("config", [*CONFIGS, "endpoint-picker.yaml"])
+@pytest.mark.parametrize("headers", [MANY, LARGE], ids=["many", "large"])
+async def test_headers_that_leave_no_space_for_the_sidecars_return_431(
+    launch: Launch, every_envoy: str, config: str, headers: Mapping[str, str]
+) -> None:
+    """Send headers within Envoy's limits, which the sidecar's headers then exceed."""
+    if envoy_minor() == CRASHING_MINOR:
+        pytest.skip("Envoy 1.37.0 crashes")
+    scene = await launch(Options(replicas=2, config=config))
+    fewer = dict(list(headers.items())[: len(headers) * 7 // 8])
+    assert (await scene.send(chat("hello"), headers=fewer)).status == 200
+    reply = await scene.send(chat("hello"), headers=headers)
+    assert (reply.status, reply.headers["content-type"]) == (431, "application/json")
+    assert reply.json()["error"]["code"] == "request_headers_too_large"
+    await scene.agree_on_inflight(0)
 
 
 async def test_each_refusal_is_one_log_line_without_the_prompt(launch: Launch) -> None:

@@ -118,7 +118,7 @@ def without_pieces(data: Any, before: Any) -> Any:
         (extension,) = manager.pop("early_header_mutation_extensions")
         removed = {entry["remove"] for entry in extension["typed_config"]["mutations"]}
         assert removed == set(ROUTING_HEADERS)
-        assert len(manager.pop("local_reply_config")["mappers"]) == 3
+        assert len(manager.pop("local_reply_config")["mappers"]) == 4
         manager["http_filters"] = [f for f in manager["http_filters"] if not f.get("disabled")]
         host = manager["route_config"]["virtual_hosts"][0]
         host["routes"] = [r for r in host["routes"] if r["route"]["cluster"] in names]

@@ -193,7 +193,7 @@ class TestLocalReplies:
         )
         found = manager(merged(configuration([listener(more=mine)])))["local_reply_config"]
         assert found["mappers"][0]["status_code"] == 502
-        assert len(found["mappers"]) == 4
+        assert len(found["mappers"]) == 5
 
     def test_are_for_llm_paths_only(self) -> None:
         for one in manager(merged(configuration()))["local_reply_config"]["mappers"]:

@@ -114,7 +114,7 @@ async def test_size_just_beyond(launch: Launch, report: Report) -> None:
 
 
 async def test_size_headers(launch: Launch, report: Report) -> None:
-    """Headers of up to 60 kB are routed; Envoy answers 431 to larger ones."""
+    """Headers of up to 59 kB are routed; Envoy answers 431 to larger ones."""
     scene = await launch(Options(replica_arguments=PACE))
     report.tried(f"1 to 70 headers of 1 kB, and 80 of 0.5 kB, under {CLIENTS} streams")
     body = sized(100)

@@ -11,7 +11,10 @@ from extproc.envoy.splice import add_entries, indented, insert_items, replace_it
 from extproc.envoy.tree import inline, parse
 
 _CODES = frozenset(
-    {"unknown_path", "request_too_large", "upstream_timeout", "upstream_unavailable"}
+    {
+        *("unknown_path", "request_too_large", "request_headers_too_large"),
+        *("upstream_timeout", "upstream_unavailable"),
+    }
 )
 
 

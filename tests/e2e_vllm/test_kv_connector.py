@@ -36,8 +36,8 @@ async def scene(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIt
         "kv_role": "kv_both",
         "kv_connector_extra_config": store,
     }
-    flags = ("--num-gpu-blocks-override", str(BLOCKS), "--max-model-len", "2000")
-    flags += ("--kv-transfer-config", json.dumps(connector))
+    flags = ["--num-gpu-blocks-override", str(BLOCKS), "--max-model-len", "2000"]
+    flags += ["--kv-transfer-config", json.dumps(connector)]
     engine = RealVllm(9, tiny / "model", MODEL, directory, flags=flags)
     async with AsyncExitStack() as cleanup:
         fleet = RealFleet([engine])
@@ -57,7 +57,8 @@ async def test_predicts_hits_in_a_store_outside_the_engine(
     reported = BLOCKS * BLOCK_SIZE
 
     async def is_read() -> bool:
-        return 0 < (await signals(scene)).get("cache_tokens", 0) <= reported
+        tokens: int = (await signals(scene)).get("cache_tokens", 0)
+        return 0 < tokens <= reported
 
     await until(is_read, AGREEMENT_SECONDS, "the reported size")
     for _ in range(ROUNDS):

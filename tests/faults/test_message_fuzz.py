@@ -24,7 +24,11 @@ from hypothesis.stateful import (
 from extproc.edge.grpc.calls import Method
 from extproc.edge.grpc.health import SERVICE
 from extproc.edge.grpc.messages import Status
-from extproc.edge.wire.external_processor_pb2 import ProcessingRequest, ProcessingResponse
+from extproc.edge.wire.external_processor_pb2 import (
+    CommonResponse,
+    ProcessingRequest,
+    ProcessingResponse,
+)
 from tests.core.builders import model_spec
 from tests.edge.envoy import (
     DUPLEX,
@@ -109,7 +113,7 @@ class Streams(RuleBasedStateMachine):
     def open_one_stream_in_each_mode(self, path: str, body: bytes) -> None:
         for mode in SHOWN:
             self.open_valid(path=path, body=body, mode=mode)
-        self.open_duplex(path=path, body=body, cut=10)
+        self.open_duplex(path=path, body=body, cut=10, end=True)
         self.open_ahead(path=path, body=body, cut=10)
 
     @rule(target=streams)
@@ -130,15 +134,21 @@ class Streams(RuleBasedStateMachine):
         Streams.routed[mode] += self.sidecar.in_flight - before
         return stream
 
-    @rule(target=duplex, path=opened, body=st.sampled_from(good), cut=st.integers(0, 60))
-    def open_duplex(self, path: str, body: bytes, cut: int) -> int:
-        """Open a full-duplex stream with a body in two pieces, without its end."""
+    @rule(
+        target=duplex,
+        path=opened,
+        body=st.sampled_from(good),
+        cut=st.integers(0, 60),
+        end=st.booleans(),
+    )
+    def open_duplex(self, path: str, body: bytes, cut: int, end: bool) -> int:
+        """Open a full-duplex stream with a body in two pieces."""
         before = self.sidecar.in_flight
         stream: int = self.client.call(PROCESS)
         self.bodies[stream] = b""
         self.client.send(stream, request_headers(path, mode=DUPLEX, x_model=b"llama"))
         self.send_piece(stream, body[:cut], end=False)
-        self.send_piece(stream, body[cut:], end=False)
+        self.send_piece(stream, body[cut:], end=end)
         Streams.routed[DUPLEX] += self.sidecar.in_flight - before
         return stream
 
@@ -163,7 +173,7 @@ class Streams(RuleBasedStateMachine):
     )
     def send_ahead(self, stream: int, message: bytes) -> None:
         kind = _kind(message)
-        if stream not in self.over and not self._refused(stream):
+        if not (stream in self.over or self._refused(stream) or self._replaced(stream)):
             assert kind
             self.client.send(stream, message)
             Streams.sent += 1
@@ -235,6 +245,8 @@ class Streams(RuleBasedStateMachine):
             replies = [_reply_kind(message) for message in self.client.results[stream].messages]
             if replies[-1:] == ["immediate_response"]:
                 replies.pop()
+            elif self._replaced(stream):
+                assert len(replies) == 1
             elif replies:
                 assert len(replies) == len(kinds)
             assert replies == kinds[: len(replies)]
@@ -269,6 +281,9 @@ class Streams(RuleBasedStateMachine):
         replies = self.client.results[stream].messages
         return bool(replies) and _reply_kind(replies[-1]) == "immediate_response"
 
+    def _replaced(self, stream: int) -> bool:
+        return any(map(_replaces_body, self.client.results[stream].messages))
+
 
 def _kind(message: bytes) -> str | None:
     kind: str | None = ProcessingRequest.FromString(message).WhichOneof("request")
@@ -284,6 +299,13 @@ def _is_message(garbage: bytes) -> bool:
 
 
 @lru_cache(10_000)
+@lru_cache(10_000)
+def _replaces_body(message: bytes) -> bool:
+    """Return True if Envoy takes no further replies to the request."""
+    reply = ProcessingResponse.FromString(message).request_headers.response
+    return bool(reply.status == CommonResponse.CONTINUE_AND_REPLACE)
+
+
 def _returned_piece(message: bytes) -> bytes:
     reply = ProcessingResponse.FromString(message)
     piece: bytes = reply.request_body.response.body_mutation.streamed_response.body

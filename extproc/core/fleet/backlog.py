@@ -99,12 +99,13 @@ class _Queue:
 class Prefill:
     """One prompt in an endpoint's backlog."""
 
-    __slots__ = ("_backlog", "address", "tokens")
+    __slots__ = ("_backlog", "address", "at", "tokens")
 
     def __init__(self, backlog: Backlog, address: str, tokens: float) -> None:
         self._backlog = backlog
         self.address = address
         self.tokens = tokens
+        self.at = backlog.clock()
 
     @property
     def remaining(self) -> float:
@@ -167,6 +168,15 @@ class Backlog:
         """Return the number of prompts that the endpoint has yet to compute."""
         queue = self._queues.get(address)
         return len(queue.prefills) if queue else 0
+
+    def sent_since(self, address: str, at: float) -> int:
+        """Return the number of these prompts that were sent since that time."""
+        queue, number = self._queues.get(address), 0
+        for prefill in reversed(queue.prefills) if queue else ():
+            if prefill.at < at:
+                break
+            number += 1
+        return number
 
     def at_most(self, address: str, number: int) -> None:
         """Keep only this number of prompts, the latest ones. None of these is complete."""

@@ -28,6 +28,9 @@ from extproc.core.fleet.speeds import Speeds
 from extproc.core.fleet.unseen import Unseen
 from extproc.core.fleet.weights import WEIGHTS, Weights
 
+_LONGEST_STEP_SECONDS = 10.0
+"""A request that the engine still does not show after this time has ended there."""
+
 
 class Reading(NamedTuple):
     """The latest known load of an endpoint."""
@@ -128,7 +131,9 @@ class Signals:
         self._computed_prompts.read(before.report if before else None, report)
         pending, unseen = self._in_prefill(address, report), self._unseen_by(report, inflight)
         if pending is not None:
-            self.backlog.at_most(address, int(pending + unseen) + ours - inflight)
+            # Clients that read slowly keep finished requests in flight, so old ones do not count.
+            later = min(unseen, self.backlog.sent_since(address, now - _LONGEST_STEP_SECONDS))
+            self.backlog.at_most(address, int(pending + later) + ours - inflight)
             is_busy = self.backlog.count(address) > 0
             self.speeds.observed(address, is_busy=is_busy, total=report.computed_tokens)
         unknown = report.load.waiting if pending is None else pending

@@ -141,7 +141,9 @@ class Prompts:
         `unseen` requests came after the step whose end the reading describes.
         """
         one = self._of(address)
-        waiting = report.load.waiting + unseen
+        # Clients that read slowly keep finished requests in flight, so old ones do not count.
+        later = sum(sent_at > at - _LONGEST_STEP_SECONDS for sent_at, _ in one.sent)
+        waiting = report.load.waiting + min(unseen, later)
         one.coming = _for_one_step(one, at)
         before = sum(sent_at <= at - _SAME_STEP_SECONDS for sent_at, _ in one.sent)
         for _ in range(int(before - waiting)):

@@ -300,6 +300,13 @@ class TestBacklog:
         asked.record_scrape(A, _begun(0, 1, first_tokens=101, finished=100), 3)
         assert asked.backlog.tokens[A] == 6000
 
+    def test_forgets_them_after_the_longest_step_because_clients_may_read_slowly(
+        self, clock: Clock, asked: Signals
+    ) -> None:
+        clock.advance(11)
+        asked.record_scrape(A, _begun(0, 0, first_tokens=103, finished=103), 3)
+        assert A not in asked.backlog.tokens
+
     def test_keeps_them_also_if_the_metrics_show_requests_of_others(
         self, asked: Signals, ledger: Ledger
     ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.adapters.dispatcher import Dispatcher
+from extproc.core.conversation.head import HEAD_LIMIT
 from extproc.core.schema import FlowControlSpec
 from extproc.edge.ext_proc.service import ExternalProcessor
 from extproc.edge.grpc.fast_server import FastServer
@@ -248,15 +249,19 @@ async def test_stop_without_start_does_nothing(sidecar: Sidecar, transport: Tran
 
 async def test_streams_bodies_back_as_they_arrive(channel: Any, sidecar: Sidecar) -> None:
     stream = Stream(channel)
-    # The salt comes first, because a decision by the beginning of a body waits for it.
-    body = json.dumps({"cache_salt": "s", **chat_request("llama", "x" * 1000)}).encode()
+    # The decision waits for the end of a shorter body, because trailers may follow.
+    body = json.dumps(chat_request("llama", "x" * 100_000)).encode()
+    first, rest = body[:HEAD_LIMIT], body[HEAD_LIMIT:]
     await stream.call.write(request_headers(mode=DUPLEX, response_mode=DUPLEX))
-    reply = await stream.send(request_body(body[:400], end=False))
+    reply = await stream.send(request_body(first, end=False))
     assert reply.headers["x-gateway-destination-endpoint"].split(",")[0] in TWO_ADDRESSES
     assert sidecar.in_flight == 1
-    assert Reply(await stream.call.read()).streamed.body == body[:400]
-    last = (await stream.send(request_body(body[400:]))).streamed
-    assert (last.body, last.end_of_stream) == (body[400:], True)
+    back = b""
+    while len(back) < len(first):
+        back += Reply(await stream.call.read()).streamed.body
+    assert back == first
+    last = (await stream.send(request_body(rest))).streamed
+    assert (last.body, last.end_of_stream) == (rest, True)
     assert (await stream.send(response_headers())).kind == "response_headers"
     for part in (b"data: 1\n\n", b"data: 2\n\n"):
         assert (await stream.send(response_body(part))).streamed.body == part

@@ -19,7 +19,8 @@ from random import Random
 from time import perf_counter
 from typing import TypeVar
 
-from extproc.core.fleet.prefix_index import RUN_BLOCKS, PrefixIndex
+from extproc.core.fleet.held_blocks import RUN_BLOCKS
+from extproc.core.fleet.prefix_index import PrefixIndex
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.request.json_document import Document, parse_document
 from extproc.core.routing.resolved_request import ResolvedRequest

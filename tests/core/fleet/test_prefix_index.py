@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from extproc.core.fleet.prefix_index import DEFAULT_BLOCKS, MOST_BLOCKS, RUN_BLOCKS, PrefixIndex
+from extproc.core.fleet.held_blocks import DEFAULT_BLOCKS, RUN_BLOCKS
+from extproc.core.fleet.prefix_index import MOST_BLOCKS, PrefixIndex
 from extproc.core.request.blocks import BLOCK_BYTES, BYTES_PER_TOKEN
 from tests.core.clock import Clock
 from tests.extent import extent

@@ -207,14 +207,19 @@ async def test_a_body_with_trailers_arrives_with_the_served_name(
                 more_endpoints=[address],
             )
         )
-        body = sized("to-long", 100)
-        reader, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
-        writer.write(f"POST {PLAIN} HTTP/1.1\r\nhost: x\r\n".encode())
-        writer.write(b"transfer-encoding: chunked\r\ntrailer: x-checksum\r\n\r\n")
-        writer.write(b"%x\r\n%s\r\n0\r\nx-checksum: 1\r\n\r\n" % (len(body), body))
-        assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
-        writer.close()
+        assert " 200 " in await with_http1_trailers(scene, sized("to-long", 100))
         assert upstream.arrived == Arrived(sized(LONG, 100), None)
+
+
+async def with_http1_trailers(scene: Scene, body: bytes) -> str:
+    """Send a body with a trailer over HTTP/1.1 and return the head of the response."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
+    writer.write(f"POST {PLAIN} HTTP/1.1\r\nhost: x\r\n".encode())
+    writer.write(b"transfer-encoding: chunked\r\ntrailer: x-checksum\r\n\r\n")
+    writer.write(b"%x\r\n%s\r\n0\r\nx-checksum: 1\r\n\r\n" % (len(body), body))
+    response = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+    writer.close()
+    return response.decode()
 
 
 @pytest.mark.parametrize("config", ["fallback-override-host.yaml", "endpoint-picker.yaml"])

@@ -24,8 +24,8 @@ from tests.e2e.test_renaming import (
     mirror,
     models,
     sized,
+    with_http1_trailers,
 )
-from tests.extent import PATIENCE
 
 PICKER = "endpoint-picker.yaml"
 ALL = [*CONFIGS, PICKER]
@@ -78,13 +78,7 @@ async def test_http_1_trailers_arrive_once_too(launch: Launch, config: str) -> N
     async with mirror() as (one, first), mirror() as (two, second):
         options = served_by(config, first, second)
         scene = await launch(Options(**{**vars(options), "change_config": with_trailers}))
-        body = sized("to-long", 100)
-        reader, writer = await asyncio.open_connection("127.0.0.1", scene.envoy.ports["llm"])
-        writer.write(f"POST {PLAIN} HTTP/1.1\r\nhost: x\r\n".encode())
-        writer.write(b"transfer-encoding: chunked\r\ntrailer: x-checksum\r\n\r\n")
-        writer.write(b"%x\r\n%s\r\n0\r\nx-checksum: 1\r\n\r\n" % (len(body), body))
-        assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
-        writer.close()
+        assert " 200 " in await with_http1_trailers(scene, sized("to-long", 100))
         assert arrived(one, two) == [sized(LONG, 100)]
 
 

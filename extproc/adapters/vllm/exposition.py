@@ -78,7 +78,7 @@ class _Adapters(NamedTuple):
 
 
 class _Cache(NamedTuple):
-    """The KV cache in a series."""
+    """The KV cache of an engine, as far as its series describes it."""
 
     block_size: int | None
     blocks: int | None

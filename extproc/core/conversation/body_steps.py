@@ -12,6 +12,7 @@ from extproc.core.request.refusals import UnsupportedBodyMode
 from extproc.core.routing.resolved_request import ResolvedRequest
 
 _SMALL_BYTES = 16_384
+"""Size up to which any body is kept while its request waits."""
 
 
 def on_body_alone(stream: Stream, event: Event) -> Replies:

@@ -3,7 +3,8 @@
 A prompt is work for an endpoint until its first token. If Envoy forwards response bodies, their
 first bytes mark the first token. Otherwise the engine's counter of first tokens shows how many
 requests have not started to respond. Engines admit requests in order, so these are the latest
-ones. If neither is known, a prompt counts until its response ends.
+ones, with those that the metrics do not show yet. If neither is known, a prompt counts until its
+response ends.
 
 Metrics come a few times a second, and an engine computes several prompts in between. So the
 estimate falls with time, by the speed that is known of the endpoint (`extproc.core.fleet.speeds`),

@@ -1,10 +1,10 @@
 """The tokens that the caches of each endpoint keep, learned from the engine's hits.
 
-vLLM reports the size of its KV cache on the GPU. With KV offloading it also finds blocks in host
-memory, on disks or in a shared store, whose sizes it does not report, and other engines report no
-size at all. So the index remembers what it evicted last. If the engine finds most of that
-nevertheless, its caches keep twice as much. If it later finds clearly less than expected, they keep
-half as much, but never less than reported.
+vLLM reports the size of its KV cache on the GPU. With KV offloading, it also finds blocks in host
+memory, on disks or in a shared store. It does not report these sizes. Other engines report no size
+at all. So the index remembers what it evicted last. If the engine still finds most of that, its
+caches are assumed to keep twice as much. If it later finds clearly less than expected, they are
+assumed to keep half as much, but never less than reported.
 
 The engine counts hits as shares of all prompt tokens, so they are only compared while all prompts
 are known.

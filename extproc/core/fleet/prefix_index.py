@@ -1,7 +1,8 @@
 """The blocks that each endpoint's prefix cache probably holds, from the prompts sent there.
 
 An endpoint has the blocks of a prompt after it computed it, and evicts the least recently used
-blocks when its cache is full; vLLM reports the size. So the index keeps as many sent blocks as fit.
+blocks when its cache is full. So the index keeps as many sent blocks as fit. vLLM reports the size,
+and the sidecar learns what it keeps outside the GPU (`extproc.core.fleet.cache_sizes`).
 It misses the prompts of sidecars that share no state, and the blocks that an engine evicts for its
 running requests. A wrong prediction costs time, not correctness; metrics compare predictions with
 the `usage` of responses.

@@ -28,8 +28,9 @@ from extproc.core.fleet.speeds import Speeds
 from extproc.core.fleet.unseen import Unseen
 from extproc.core.fleet.weights import WEIGHTS, Weights
 
-_LONGEST_STEP_SECONDS = 10.0
-"""A request that the engine still does not show after this time has ended there."""
+_UNSEEN_SECONDS = 10.0
+"""Time after which a request that the metrics do not show has ended on the engine: no step takes
+longer."""
 
 
 class Reading(NamedTuple):
@@ -132,7 +133,7 @@ class Signals:
         pending, unseen = self._in_prefill(address, report), self._unseen_by(report, inflight)
         if pending is not None:
             # Clients that read slowly keep finished requests in flight, so old ones do not count.
-            later = min(unseen, self.backlog.sent_since(address, now - _LONGEST_STEP_SECONDS))
+            later = min(unseen, self.backlog.sent_since(address, now - _UNSEEN_SECONDS))
             self.backlog.at_most(address, int(pending + later) + ours - inflight)
             is_busy = self.backlog.count(address) > 0
             self.speeds.observed(address, is_busy=is_busy, total=report.computed_tokens)

@@ -71,6 +71,18 @@ def test_a_reading_says_nothing_of_later_prompts() -> None:
     assert not prompts.has_room(ADDRESS, 500.0)
 
 
+def test_a_prompt_waits_if_it_came_after_the_step_whose_end_the_reading_shows() -> None:
+    prompts = busy()
+    prompts.read(ADDRESS, reading(waiting=0), 0.2, LIMIT, 500.0, unseen=1.0)
+    assert not prompts.has_room(ADDRESS, 500.0)
+
+
+def test_a_prompt_waits_no_longer_than_a_step_if_its_client_reads_slowly() -> None:
+    prompts = busy()
+    prompts.read(ADDRESS, reading(waiting=0), 3.0, LIMIT, 500.0, unseen=1.0)
+    assert prompts.has_room(ADDRESS, 500.0)
+
+
 def test_prompts_of_other_senders_count() -> None:
     prompts = Prompts()
     prompts.read(ADDRESS, reading(waiting=2), 0.2, LIMIT, 500.0)

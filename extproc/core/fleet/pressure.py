@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
+from math import exp, inf
 from typing import NamedTuple
 
 from extproc.core.fleet.cache_sizes import DEFAULT_TOKENS
@@ -29,10 +29,11 @@ _ALONE = 0.05
 _DECAY = 0.99
 """The weight that earlier samples keep with each new one: about a hundred count."""
 
-_RECENT = 0.02
-"""Weight of the latest sample in the mean KV cache usage of an endpoint: about fifty count. A busy
-endpoint has five a second."""
-
+_MEAN_SECONDS = 10.0
+"""Time over which samples are averaged. If sidecars counted the latest one alone, all of them would
+send to the endpoint that had the fewest requests, until the next sample. On 70 random trials behind
+four sidecars that share nothing, mean TTFT was 3 % longer then on average (28 % shorter to 81 %
+longer)."""
 
 _STALE_SECONDS = 10.0
 """Age of a sample from which `Pressure.others` no longer counts it. With 2,000 endpoints, samples
@@ -65,11 +66,14 @@ class _Others:
     """Other requests in a sample, without those that became known since."""
 
     at: float
+    weight: float
+    """The weight of this sample in the means."""
+
     requests: float
+    mean_requests: float
     in_prefill: float
     tokens_each: float
-    kv_usage: float
-    """The mean of the latest samples."""
+    mean_kv_usage: float
 
 
 class Pressure:
@@ -105,13 +109,18 @@ class Pressure:
         room = inf
         if load.cache_tokens is not None:
             room = (_USABLE - load.kv_usage) * load.cache_tokens
+        kept, mean, kv_usage = 0.0, others, load.kv_usage
         before = self._others.get(address)
-        kv_usage = load.kv_usage
         if before is not None:
-            kv_usage = before.kv_usage + _RECENT * (kv_usage - before.kv_usage)
-        backlog = load.others_in_prefill * tokens_each + full
-        self._write(address, others + queue, backlog, room, kv_usage)
-        self._others[address] = _Others(now, others, load.others_in_prefill, tokens_each, kv_usage)
+            kept = exp((before.at - now) / _MEAN_SECONDS)
+            mean += kept * (before.mean_requests - mean)
+            kv_usage += kept * (before.mean_kv_usage - kv_usage)
+        in_prefill = load.others_in_prefill
+        backlog = in_prefill * tokens_each + full
+        self._write(address, mean + queue, backlog, room, kv_usage)
+        self._others[address] = _Others(
+            now, 1 - kept, others, mean, in_prefill, tokens_each, kv_usage
+        )
 
     def recognize(self, address: str, sent_at: float) -> None:
         """Record that a request became known after it was sent, so it may be in the sample."""
@@ -122,6 +131,8 @@ class Pressure:
         known = min(others.requests, 1.0)
         others.requests -= known
         self._ours += known
+        known *= others.weight
+        others.mean_requests -= known
         total.other_requests = max(0.0, total.other_requests - known)
         computed = min(others.in_prefill, 1.0)
         others.in_prefill -= computed

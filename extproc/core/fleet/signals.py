@@ -18,6 +18,7 @@ from extproc.core.fleet.computed_prompts import ComputedPrompts
 from extproc.core.fleet.contexts import Contexts
 from extproc.core.fleet.copies import Copies
 from extproc.core.fleet.engine_times import EngineTimes, Slowness
+from extproc.core.fleet.last_steps import LastSteps
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.prefix_index import PrefixIndex
 from extproc.core.fleet.pressure import ObservedLoad, Pressure
@@ -70,6 +71,7 @@ class Signals:
         self._unexplained: dict[str, RollingMinimum] = {}
         self._blocked_queues = BlockedQueues()
         self._computed_prompts = ComputedPrompts()
+        self._last_steps = LastSteps()
         self._newest = 0.0
         self._last_scrape = 0.0
         self.residency = Residency()
@@ -130,7 +132,8 @@ class Signals:
         self.engine_times.read(address, report, now)
         before = self._readings.get(address)
         self._computed_prompts.read(before.report if before else None, report)
-        pending, unseen = self._in_prefill(address, report), self._unseen_by(report, inflight)
+        pending = self._in_prefill(address, report)
+        unseen = self._unseen_by(address, report, inflight, now)
         if pending is not None:
             # Clients that read slowly keep finished requests in flight, so old ones do not count.
             later = min(unseen, self.backlog.sent_since(address, now - _UNSEEN_SECONDS))
@@ -143,7 +146,7 @@ class Signals:
             report.load.waiting,
             report.running,
             report.load.kv_usage,
-            ours,
+            max(0.0, ours - unseen),
             max(0.0, unknown),
             report.cache_tokens,
             self._blocked_queues.read(address, report, now),
@@ -230,6 +233,7 @@ class Signals:
         self.residency.forget(address)
         self.prefixes.forget(address)
         self.cache_sizes.forget(address)
+        self._last_steps.forget(address)
         self.backlog.forget(address)
         self.speeds.forget(address)
         self.engine_times.forget(address)
@@ -246,12 +250,16 @@ class Signals:
                 return True
         return False
 
-    def _unseen_by(self, report: Report, inflight: int) -> float:
-        """Return the known requests that are not in a report, by the usual share of others' in it.
+    def _unseen_by(self, address: str, report: Report, inflight: int, now: float) -> float:
+        """Return the known requests that are not in a report.
 
-        vLLM's numbers are those of the end of its last step.
+        Without others' requests in it, their number is the difference. Otherwise, it has the known
+        prompts that came before its last step. If that is unknown, it has the usual share of them.
         """
-        known = (report.load.waiting + report.running) * (1 - self.pressure.share_of_others)
+        others, began = self.pressure.share_of_others, self._last_steps.read(address, report, now)
+        if others and began is not None:
+            return self.backlog.sent_since(address, began)
+        known = (report.load.waiting + report.running) * (1 - others)
         return max(0.0, inflight - known)
 
     def _in_prefill(self, address: str, report: Report) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import e, inf
 
 import pytest
 from hypothesis import given
@@ -19,6 +19,12 @@ QUIET = ObservedLoad(waiting=0, running=0, kv_usage=0, ours=0, others_in_prefill
 
 def record(pressure: Pressure, load: ObservedLoad, address: str = A, now: float = 0.0) -> None:
     pressure.record(address, load, mean_prompt=1000, now=now)
+
+
+def record_all(pressure: Pressure, load: ObservedLoad, samples: int, start: float = 0.0) -> None:
+    """Record as many equal samples, five a second."""
+    for number in range(samples):
+        record(pressure, load, now=start + 0.2 * number)
 
 
 class Scene:
@@ -48,6 +54,26 @@ class TestRequests:
     def test_are_those_of_others(self, scene: Scene, pressure: Pressure) -> None:
         record(pressure, QUIET._replace(running=5, ours=3))
         assert scene.totals.of(A).requests == 2
+
+    def test_are_the_mean_of_the_recent_samples(self, scene: Scene, pressure: Pressure) -> None:
+        # Otherwise all sidecars go where the latest sample shows the fewest.
+        record_all(pressure, QUIET._replace(running=10), 1)
+        record_all(pressure, QUIET._replace(running=60), 1, start=0.2)
+        assert scene.totals.of(A).requests == pytest.approx(11, abs=0.1)
+        record_all(pressure, QUIET._replace(running=60), 300, start=0.4)
+        assert scene.totals.of(A).requests == pytest.approx(60, abs=0.5)
+
+    def test_follow_rare_samples_faster(self, scene: Scene, pressure: Pressure) -> None:
+        record(pressure, QUIET._replace(running=10), now=0)
+        record(pressure, QUIET._replace(running=60), now=10)
+        assert scene.totals.of(A).requests == pytest.approx(60 - 50 / e)
+
+    def test_that_become_known_are_not_others(self, scene: Scene, pressure: Pressure) -> None:
+        record(pressure, QUIET._replace(running=10), now=0)
+        record(pressure, QUIET._replace(running=12, ours=1), now=10)
+        pressure.recognize(A, sent_at=9)
+        record(pressure, QUIET._replace(running=12, ours=2), now=10)
+        assert scene.totals.of(A).requests == pytest.approx(10)
 
     def test_of_an_old_sample_are_not_there_any_more(self, scene: Scene) -> None:
         record(scene.pressure, QUIET._replace(running=5, ours=3))
@@ -147,10 +173,11 @@ class TestKvUsage:
     def test_follows_recent_samples_and_no_single_one(
         self, scene: Scene, pressure: Pressure
     ) -> None:
-        for usage, samples, expected in ((0.2, 1, 0.2), (1, 1, 0.216), (0.6, 300, 0.6)):
-            for _ in range(samples):
-                record(pressure, QUIET._replace(kv_usage=usage))
-            assert scene.totals.of(A).kv_usage == pytest.approx(expected, abs=0.001)
+        record_all(pressure, QUIET._replace(kv_usage=0.2), 1)
+        record_all(pressure, QUIET._replace(kv_usage=1), 1, start=0.2)
+        assert scene.totals.of(A).kv_usage == pytest.approx(0.216, abs=0.001)
+        record_all(pressure, QUIET._replace(kv_usage=0.6), 300, start=0.4)
+        assert scene.totals.of(A).kv_usage == pytest.approx(0.6, abs=0.001)
 
     def test_is_unknown_after_an_endpoint_left(self, scene: Scene, pressure: Pressure) -> None:
         record(pressure, QUIET._replace(kv_usage=0.6))

@@ -317,6 +317,21 @@ class TestBacklog:
         asked.record_scrape(A, _begun(0, 6, first_tokens=106, finished=100), 4)
         assert asked.backlog.tokens[A] == 8000
 
+    def test_keeps_prompts_that_came_after_the_last_step_began_among_requests_of_others(
+        self, clock: Clock, asked: Signals, ledger: Ledger
+    ) -> None:
+        said = _begun(0, 9, first_tokens=109, finished=100)  # most requests are others'
+        for steps in range(0, 20, 2):
+            clock.advance(0.2)
+            asked.record_scrape(A, said._replace(steps=StepTotals(steps, 0, 0, 0)), 3)
+        for tokens in (500, 8000):
+            asked.backlog.add(A, tokens)
+            clock.advance(0.1)
+        hold(ledger, 5)
+        # A step takes a tenth of a second. The last one began 0.15 seconds ago.
+        asked.record_scrape(A, said._replace(steps=StepTotals(20, 0, 0, 0)), 5)
+        assert asked.backlog.tokens[A] == 8000
+
     def test_ignores_requests_that_ended_without_a_first_token(
         self, clock: Clock, asked: Signals
     ) -> None:

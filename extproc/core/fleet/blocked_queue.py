@@ -10,45 +10,37 @@ If requests end often, there is room soon, and no queue counts as blocked.
 
 from __future__ import annotations
 
-from math import exp
-
+from extproc.core.fleet.end_rate import EndRate, increase
 from extproc.core.fleet.report import Report
-
-_WINDOW_SECONDS = 30.0
-"""Seconds over which ended requests are counted; older ones count less."""
 
 _OFTEN = 1.0
 """Ended requests per second from which no queue counts as blocked."""
 
 
 class _Queue:
-    """The queue of one endpoint, and the requests that ended there."""
+    """The queue of one endpoint, and how often requests end there."""
 
-    __slots__ = ("_at", "_before", "_ended", "_seconds", "_stands")
+    __slots__ = ("_before", "_ends", "_stands")
 
     def __init__(self, report: Report, now: float) -> None:
-        self._at = now
         self._before = report
-        self._ended = 0.0
-        self._seconds = 0.0
+        self._ends = EndRate(report, now)
         self._stands = False
 
     @property
     def is_blocked(self) -> bool:
-        return self._stands and self._ended < _OFTEN * self._seconds
+        return self._stands and self._ends.per_second < _OFTEN
 
     def read(self, report: Report, now: float) -> None:
         """Take the next reading."""
         before = self._before
-        kept = exp((self._at - now) / _WINDOW_SECONDS)
-        self._ended = self._ended * kept + _increase(before.finished, report.finished)
-        self._seconds = self._seconds * kept + now - self._at
-        if _increase(before.preemptions, report.preemptions):
+        self._ends.read(report, now)
+        if increase(before.preemptions, report.preemptions):
             self._stands = True
-        elif _increase(before.first_tokens, report.first_tokens):
+        elif increase(before.first_tokens, report.first_tokens):
             self._stands = False
         self._stands &= report.load.waiting > 0
-        self._at, self._before = now, report
+        self._before = report
 
 
 class BlockedQueues:
@@ -69,8 +61,3 @@ class BlockedQueues:
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""
         self._queues.pop(address, None)
-
-
-def _increase(before: float | None, now: float | None) -> float:
-    """Return by how much a counter has risen; 0 if it is unknown or began again."""
-    return 0.0 if before is None or now is None else max(0.0, now - before)

@@ -18,6 +18,7 @@ from extproc.core.fleet.computed_prompts import ComputedPrompts
 from extproc.core.fleet.contexts import Contexts
 from extproc.core.fleet.copies import Copies
 from extproc.core.fleet.engine_times import EngineTimes, Slowness
+from extproc.core.fleet.full_batches import FullBatches
 from extproc.core.fleet.last_steps import LastSteps
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.prefix_index import PrefixIndex
@@ -70,6 +71,7 @@ class Signals:
         self._since: dict[str, float] = {}
         self._unexplained: dict[str, RollingMinimum] = {}
         self._blocked_queues = BlockedQueues()
+        self._full_batches = FullBatches()
         self._computed_prompts = ComputedPrompts()
         self._last_steps = LastSteps()
         self._newest = 0.0
@@ -150,6 +152,7 @@ class Signals:
             max(0.0, unknown),
             report.cache_tokens,
             self._blocked_queues.read(address, report, now),
+            self.speeds.tokens(address, self._full_batches.read(address, report, now)),
         )
         self.pressure.record(address, load, self._mean_prompt(), now)
         reading = _reading(report.load, report.running, inflight, now, report, now)
@@ -234,6 +237,7 @@ class Signals:
         self.prefixes.forget(address)
         self.cache_sizes.forget(address)
         self._last_steps.forget(address)
+        self._full_batches.forget(address)
         self.backlog.forget(address)
         self.speeds.forget(address)
         self.engine_times.forget(address)

@@ -40,6 +40,9 @@ LEAST_RATIO = 1.35
 MOST_RATIO = 4.0
 """Highest ratio to the median speed that is believed."""
 
+_LONG_PROMPT = 1_000.0
+"""Tokens of a long prompt."""
+
 _KEPT = 0.98
 """Weight that earlier periods keep with each new one: about fifty count."""
 
@@ -141,6 +144,16 @@ class Speeds:
         if busy is None or busy.periods < FIRST_PERIODS:
             return inf
         return (tokens + PROMPT_TOKENS * prompts) * busy.seconds / busy.tokens
+
+    def tokens(self, address: str, seconds: float) -> float:
+        """Return the tokens of a long prompt that an endpoint computes in this time.
+
+        There are none while the speed is unknown.
+        """
+        if not seconds:
+            return 0.0
+        each = self.seconds(address, 1, _LONG_PROMPT)
+        return seconds * _LONG_PROMPT / each if each else 0.0
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""

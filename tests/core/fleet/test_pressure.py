@@ -114,6 +114,12 @@ class TestTokens:
         record(pressure, QUIET._replace(kv_usage=0.5, is_blocked=True))
         assert scene.totals.of(A).backlog == WEIGHTS.full * DEFAULT_TOKENS
 
+    def test_are_half_of_those_before_a_place_in_a_full_batch(
+        self, scene: Scene, pressure: Pressure
+    ) -> None:
+        record(pressure, QUIET._replace(kv_usage=0.5, before_place=7_000))
+        assert scene.totals.of(A).backlog == 3_500
+
 
 class TestRoom:
     @pytest.mark.parametrize(("kv_usage", "room"), [(0.0, 90_000), (0.5, 40_000), (1.0, -10_000)])

@@ -1,0 +1,75 @@
+"""How long a new request waits on engines whose batches are full.
+
+vLLM batches up to `--max-num-seqs` requests. Its metrics do not show this number, and the KV cache
+may look half empty. A request that waits for other reasons does not need the largest batch: after
+a long prompt, or once there is room in the cache, the batch grows. So a batch counts as full if it
+was about as large as ever in each reading in which requests waited.
+
+A new request then waits until all that wait before it, and one more, have taken the places of
+requests that ended.
+"""
+
+from __future__ import annotations
+
+from extproc.core.fleet.end_rate import EndRate
+from extproc.core.fleet.report import Report
+
+_LARGE = 32
+"""Requests from which a batch may count as full. Smaller ones are often equally large by chance."""
+
+_ABOUT = 0.95
+"""Share of the largest batch from which one is about as large. The numbers are those of the end of
+a step, without the requests that ended in it."""
+
+_ENOUGH = 5
+"""Readings of different steps after which the batch counts as full."""
+
+
+class _Batch:
+    """The largest batch of one engine, and how often requests end there."""
+
+    __slots__ = ("_ends", "_largest", "_readings", "_steps")
+
+    def __init__(self, report: Report, now: float) -> None:
+        self._ends = EndRate(report, now)
+        self._largest = 0.0
+        self._readings = 0
+        self._steps = -1.0
+
+    def read(self, report: Report, steps: float, now: float) -> float:
+        """Take a reading. Return the seconds that a new request waits."""
+        self._ends.read(report, now)
+        is_new, self._steps = steps > self._steps, steps
+        running, waiting = report.running, report.load.waiting
+        if running > self._largest:
+            self._largest, self._readings = running, 0
+        if not waiting or running < _LARGE:
+            return 0.0
+        self._readings = self._readings + is_new if running >= _ABOUT * self._largest else 0
+        ends = self._ends.per_second
+        # A queue longer than the batch is an overload that routing cannot resolve.
+        return (min(waiting, running) + 1) / ends if self._readings >= _ENOUGH and ends else 0.0
+
+
+class FullBatches:
+    """The batches of all endpoints."""
+
+    def __init__(self) -> None:
+        self._batches: dict[str, _Batch] = {}
+
+    def read(self, address: str, report: Report, now: float) -> float:
+        """Take a reading. Return the seconds that a new request waits for a place in the batch.
+
+        They are 0 if the batch is not full, or if the engine does not count steps and ended
+        requests.
+        """
+        if report.steps is None or report.finished is None:
+            return 0.0
+        batch = self._batches.get(address)
+        if batch is None:
+            batch = self._batches[address] = _Batch(report, now)
+        return batch.read(report, report.steps.steps, now)
+
+    def forget(self, address: str) -> None:
+        """Forget an endpoint that left or restarted."""
+        self._batches.pop(address, None)

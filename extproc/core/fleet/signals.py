@@ -9,7 +9,7 @@ kept with its time and with the known in-flight requests at that time, and
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from extproc.core.fleet.backlog import Backlog
 from extproc.core.fleet.blocked_queue import BlockedQueues
@@ -21,11 +21,11 @@ from extproc.core.fleet.engine_times import EngineTimes, Slowness
 from extproc.core.fleet.full_batches import FullBatches
 from extproc.core.fleet.last_steps import LastSteps
 from extproc.core.fleet.ledger import Ledger
+from extproc.core.fleet.prefill_counts import PrefillCounts
 from extproc.core.fleet.prefix_index import PrefixIndex
 from extproc.core.fleet.pressure import ObservedLoad, Pressure
 from extproc.core.fleet.report import Load, Report
 from extproc.core.fleet.residency import Residency
-from extproc.core.fleet.rolling_minimum import RollingMinimum
 from extproc.core.fleet.speeds import Speeds
 from extproc.core.fleet.unseen import Unseen
 from extproc.core.fleet.weights import WEIGHTS, Weights
@@ -55,6 +55,13 @@ class Reading(NamedTuple):
     last step, and these came later."""
 
 
+class _ByAddress(Protocol):
+    """Something that knows each endpoint by its address."""
+
+    def forget(self, address: str) -> None:
+        """Forget an endpoint that left or restarted."""
+
+
 class Signals:
     """The latest reading of each endpoint, by address; `clock` returns seconds."""
 
@@ -69,11 +76,11 @@ class Signals:
         self._loads = ledger.loads
         self._readings: dict[str, Reading] = {}
         self._since: dict[str, float] = {}
-        self._unexplained: dict[str, RollingMinimum] = {}
         self._blocked_queues = BlockedQueues()
         self._full_batches = FullBatches()
         self._computed_prompts = ComputedPrompts()
         self._last_steps = LastSteps()
+        self._prefill_counts = PrefillCounts()
         self._newest = 0.0
         self._last_scrape = 0.0
         self.residency = Residency()
@@ -98,6 +105,11 @@ class Signals:
         """The load of endpoints that other sidecars cause."""
         self.totals = ledger.totals
         """The load of each endpoint, of known requests and of others."""
+        self._parts: tuple[_ByAddress, ...] = (
+            *(self._blocked_queues, self._full_batches, self._last_steps, self._prefill_counts),
+            *(self.residency, self.prefixes, self.cache_sizes, self.engine_times, self.speeds),
+            *(self.backlog, self.copies, self.contexts, self.pressure),
+        )
 
     def set_endpoints(self, addresses: Collection[str]) -> None:
         """Take the present endpoints: forget those that left, and start new ones slowly."""
@@ -129,27 +141,18 @@ class Signals:
         ours = max(inflight + sent, self._loads.get(address, 0))
         if address not in self._readings and not ours and _is_unused(report):
             self.prefixes.forget(address)  # earlier requests have been retried elsewhere
-        uses, others = self.prefixes.uses(address), self.pressure.share_of_others
-        self.prefixes.resize(address, self.cache_sizes.read(address, report, uses, others))
+        self._read_cache(address, report)
         self.engine_times.read(address, report, now)
         before = self._readings.get(address)
         self._computed_prompts.read(before.report if before else None, report)
-        pending = self._in_prefill(address, report)
         unseen = self._unseen_by(address, report, inflight, now)
-        if pending is not None:
-            # Clients that read slowly keep finished requests in flight, so old ones do not count.
-            later = min(unseen, self.backlog.sent_since(address, now - _UNSEEN_SECONDS))
-            self.backlog.at_most(address, int(pending + later) + ours - inflight)
-            is_busy = self.backlog.count(address) > 0
-            self.speeds.observed(address, is_busy=is_busy, total=report.computed_tokens)
-        unknown = report.load.waiting if pending is None else pending
-        unknown -= self.backlog.count(address)
+        in_prefill = self._correct_backlog(address, report, unseen, ours - inflight, now)
         load = ObservedLoad(
             report.load.waiting,
             report.running,
             report.load.kv_usage,
             max(0.0, ours - unseen),
-            max(0.0, unknown),
+            max(0.0, in_prefill - self.backlog.count(address)),
             report.cache_tokens,
             self._blocked_queues.read(address, report, now),
             self.speeds.tokens(address, self._full_batches.read(address, report, now)),
@@ -230,19 +233,13 @@ class Signals:
     def _forget(self, address: str) -> None:
         """Forget the endpoint's readings and everything that was derived from them."""
         self._readings.pop(address, None)
-        self.pressure.forget(address)
-        self._unexplained.pop(address, None)
-        self._blocked_queues.forget(address)
-        self.residency.forget(address)
-        self.prefixes.forget(address)
-        self.cache_sizes.forget(address)
-        self._last_steps.forget(address)
-        self._full_batches.forget(address)
-        self.backlog.forget(address)
-        self.speeds.forget(address)
-        self.engine_times.forget(address)
-        self.contexts.forget(address)
-        self.copies.forget(address)
+        for part in self._parts:
+            part.forget(address)
+
+    def _read_cache(self, address: str, report: Report) -> None:
+        """Take the size of an endpoint's cache from a scrape."""
+        uses, others = self.prefixes.uses(address), self.pressure.share_of_others
+        self.prefixes.resize(address, self.cache_sizes.read(address, report, uses, others))
 
     def _restarted(self, address: str, report: Report) -> bool:
         """Return True if one of the engine's counters went down, so its caches are empty, too."""
@@ -266,20 +263,24 @@ class Signals:
         known = (report.load.waiting + report.running) * (1 - others)
         return max(0.0, inflight - known)
 
-    def _in_prefill(self, address: str, report: Report) -> float | None:
-        """Return all sidecars' requests without a first token; None if counters are missing.
+    def _correct_backlog(
+        self, address: str, report: Report, unseen: float, sent: int, now: float
+    ) -> float:
+        """Remove the prompts from the backlog that a scrape shows as computed.
 
-        The counters give present and finished requests minus first tokens. Requests that ended
-        without a first token stay in that difference. Its recent minimum is their number. They are
-        finished requests, so a new engine has none, although it may be busy at each reading.
+        `unseen` known requests are not in the scrape, and `sent` ones came while it was read.
+        Return the number of all sidecars' requests without a first token, or else of those that
+        wait.
         """
-        if report.first_tokens is None or report.finished is None:
-            return None
-        waiting = report.load.waiting
-        seen = waiting + report.running + report.finished - report.first_tokens
-        minimum = self._unexplained.setdefault(address, RollingMinimum())
-        unexplained = min(minimum.add(seen, self.clock()), report.finished)
-        return max(waiting, seen - unexplained)
+        in_prefill = self._prefill_counts.read(address, report, now)
+        if in_prefill is None:
+            return report.load.waiting
+        # Clients that read slowly keep finished requests in flight, so old ones do not count.
+        later = min(unseen, self.backlog.sent_since(address, now - _UNSEEN_SECONDS))
+        self.backlog.at_most(address, int(in_prefill + later) + sent)
+        is_busy = self.backlog.count(address) > 0
+        self.speeds.observed(address, is_busy=is_busy, total=report.computed_tokens)
+        return in_prefill
 
     def starting(self, addresses: Sequence[str], seconds: float) -> dict[str, float]:
         """Return the new endpoints, with the share of the usual load that each may have.

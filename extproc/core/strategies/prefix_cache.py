@@ -28,8 +28,8 @@ Backlog and requests are those that the sidecar knows, plus others according to 
 metrics (`extproc.core.fleet.pressure`). Between two scrapes, the backlog falls by the speed of the
 endpoint. Short prompts cost at least a step of the engine (`extproc.core.fleet.backlog`). A request
 in an engine's queue counts as several, and a full KV cache or batch as tokens to compute. Requests
-include those that paused sessions will probably send (`extproc.core.fleet.contexts`), except the session
-that the request continues.
+include those that paused sessions will probably send (`extproc.core.fleet.contexts`), except the
+session that the request continues.
 
 The cost is the time to the request's first token, plus the time by which it delays others: those in
 the batch, those that will wait behind it, and those whose prefixes it evicts. The unit is the time

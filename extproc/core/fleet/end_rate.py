@@ -22,11 +22,12 @@ class EndRate:
         self._ended = 0.0
         self._seconds = 0.0
 
-    def read(self, report: Report, now: float) -> None:
-        """Take the next reading."""
-        kept = exp((self._at - now) / _WINDOW_SECONDS)
-        self._ended = self._ended * kept + increase(self._before, report.finished)
-        self._seconds = self._seconds * kept + now - self._at
+    def read(self, report: Report, now: float, *, counts: bool = True) -> None:
+        """Take the next reading. `counts`: so does the time since the one before."""
+        if counts:
+            kept = exp((self._at - now) / _WINDOW_SECONDS)
+            self._ended = self._ended * kept + increase(self._before, report.finished)
+            self._seconds = self._seconds * kept + now - self._at
         self._at, self._before = now, report.finished
 
     @property

@@ -24,6 +24,11 @@ a step, without the requests that ended in it."""
 _ENOUGH = 5
 """Readings of different steps after which the batch counts as full."""
 
+_QUEUE_SHARE = 1 / 32
+"""Requests that wait, as a share of the batch, up to which more of them make the wait longer. A
+longer queue is an overload that routing cannot resolve, and to leave a warm cache makes it worse.
+In simulated bursts of chats on batches of 32, mean TTFT is a fifth longer if all of them count."""
+
 
 class _Batch:
     """The largest batch of one engine, and how often requests end there."""
@@ -38,17 +43,20 @@ class _Batch:
 
     def read(self, report: Report, steps: float, now: float) -> float:
         """Take a reading. Return the seconds that a new request waits."""
-        self._ends.read(report, now)
         is_new, self._steps = steps > self._steps, steps
         running, waiting = report.running, report.load.waiting
         if running > self._largest:
             self._largest, self._readings = running, 0
-        if not waiting or running < _LARGE:
+        # In a smaller batch, requests end less often.
+        is_large = waiting > 0 and running >= max(_LARGE, _ABOUT * self._largest)
+        self._ends.read(report, now, counts=is_large and self._readings > 0)
+        if is_large:
+            self._readings += is_new
+        elif waiting:
+            self._readings = 0
+        if not is_large or self._readings < _ENOUGH or not self._ends.per_second:
             return 0.0
-        self._readings = self._readings + is_new if running >= _ABOUT * self._largest else 0
-        ends = self._ends.per_second
-        # A queue longer than the batch is an overload that routing cannot resolve.
-        return (min(waiting, running) + 1) / ends if self._readings >= _ENOUGH and ends else 0.0
+        return (min(waiting, _QUEUE_SHARE * running) + 1) / self._ends.per_second
 
 
 class FullBatches:

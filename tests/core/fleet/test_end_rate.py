@@ -30,6 +30,14 @@ def test_follows_the_last_half_minute() -> None:
     assert ends.per_second == pytest.approx(2, rel=0.2)
 
 
+def test_does_not_include_time_that_does_not_count() -> None:
+    ends = EndRate(report(100), 0.0)
+    ends.read(report(108), 2.0)
+    ends.read(report(108), 9.0, counts=False)
+    ends.read(report(112), 10.0)
+    assert ends.per_second == pytest.approx(4, rel=0.01)
+
+
 def test_survives_a_counter_that_is_missing_or_begins_again() -> None:
     ends = EndRate(report(100), 0.0)
     for finished, now in ((None, 1.0), (100, 2.0), (3, 3.0)):

@@ -11,28 +11,37 @@ A, B = "10.0.0.1:8000", "10.0.0.2:8000"
 
 
 class Engine:
-    """An engine that does five steps between two readings. Ten requests end in a second."""
+    """An engine that does five steps between two readings, in which two requests end."""
 
     def __init__(self) -> None:
         self.batches = FullBatches()
         self.now = 0.0
-        self.steps = 0
+        self.steps = self.ended = 0
 
-    def wait(self, running: float, waiting: float = 1, steps: int = 5, address: str = A) -> float:
+    def wait(
+        self,
+        running: float,
+        waiting: float = 1,
+        *,
+        steps: int = 5,
+        ends: int = 2,
+        address: str = A,
+    ) -> float:
         """Return the seconds that a new request waits, a fifth of a second later."""
         self.steps += steps
+        self.ended += ends
         self.now += 0.2
         report = Report(
             Load(waiting, 0.3),
             running,
-            finished=10 * self.now,
+            finished=self.ended,
             steps=StepTotals(self.steps, 0, 0, 0),
         )
         return self.batches.read(address, report, self.now)
 
-    def read(self, running: float, waiting: float = 1, steps: int = 5, address: str = A) -> bool:
+    def read(self, running: float, waiting: float = 1, *, steps: int = 5, address: str = A) -> bool:
         """Return True if a new request waits for a place in the batch."""
-        return self.wait(running, waiting, steps, address) > 0
+        return self.wait(running, waiting, steps=steps, address=address) > 0
 
 
 @pytest.fixture
@@ -55,12 +64,18 @@ def test_batch_is_full_after_several_readings_with_a_queue(engine: Engine) -> No
 
 def test_new_request_waits_until_those_before_it_and_one_more_have_a_place(full: Engine) -> None:
     assert full.wait(64, waiting=1) == pytest.approx(0.2)
-    assert full.wait(64, waiting=9) == pytest.approx(1.0)
+    assert full.wait(64, waiting=2) == pytest.approx(0.3)
 
 
-def test_queue_counts_up_to_the_batch_size(full: Engine) -> None:
+def test_queue_counts_up_to_a_share_of_the_batch(full: Engine) -> None:
     # Routing cannot resolve an overload.
-    assert full.wait(64, waiting=500) == pytest.approx(6.5)
+    assert full.wait(64, waiting=500) == pytest.approx(0.3)
+
+
+def test_wait_does_not_count_how_often_requests_end_in_smaller_batches(full: Engine) -> None:
+    for _ in range(50):  # none ends
+        full.wait(20, waiting=0, ends=0)
+    assert full.wait(64, waiting=1) == pytest.approx(0.2)
 
 
 def test_batch_without_a_queue_is_not_full(full: Engine) -> None:

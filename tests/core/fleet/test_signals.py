@@ -368,7 +368,7 @@ class TestBlockedQueue:
 
 
 class TestFullBatch:
-    """Four requests wait although the KV cache has room, and the batch does not grow.
+    """Two requests wait although the KV cache has room, and the batch does not grow.
 
     The engine computes 5,000 tokens in a second, in which ten requests end.
     """
@@ -378,19 +378,19 @@ class TestFullBatch:
         for number in range(times):
             clock.advance(1)
             prompts = 10 * number
-            said = report(waiting=4, running=64)._replace(
+            said = report(waiting=2, running=64)._replace(
                 finished=prompts,
                 steps=StepTotals(number, 0, prompts * 0.02, prompts),
                 prefills=PrefillTotals(prompts, prompts * 0.2, prompts * 1000),
             )
-            signals.record_scrape(A, said, inflight=68)
+            signals.record_scrape(A, said, inflight=66)
         return signals.totals.of(A).backlog
 
     def test_counts_half_of_the_tokens_until_there_is_a_place(
         self, signals: Signals, clock: Clock
     ) -> None:
         assert self.scrape(signals, clock, 4) == 0
-        assert self.scrape(signals, clock, 30) == pytest.approx(5000 * 0.5 / 2, rel=0.1)
+        assert self.scrape(signals, clock, 30) == pytest.approx(5000 * 0.3 / 2, rel=0.1)
 
     def test_is_forgotten_if_the_endpoint_leaves(self, signals: Signals, clock: Clock) -> None:
         assert self.scrape(signals, clock, 30)

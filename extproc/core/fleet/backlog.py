@@ -133,7 +133,7 @@ class Prefill:
         queue = self._backlog.queue_of(self)
         if queue is not None:
             queue.remove(self)
-            self.address = address
+            self.address, self.at = address, self._backlog.clock()
             self._backlog.put(self)
 
 
@@ -169,6 +169,10 @@ class Backlog:
         """Return the number of prompts that the endpoint has yet to compute."""
         queue = self._queues.get(address)
         return len(queue.prefills) if queue else 0
+
+    def is_known(self, address: str) -> bool:
+        """Return True if the endpoint has had prompts, so that its requests are in the backlog."""
+        return address in self._queues
 
     def sent_since(self, address: str, at: float) -> int:
         """Return the number of these prompts that were sent since that time."""

@@ -1,4 +1,4 @@
-"""How often requests end on an engine, by its own counter."""
+"""The rate at which requests end on an engine, by its own counter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EndRate:
         self._seconds = 0.0
 
     def read(self, report: Report, now: float, *, counts: bool = True) -> None:
-        """Take the next reading. `counts`: so does the time since the one before."""
+        """Take the next reading. If `counts` is false, ignore the time since the previous one."""
         if counts:
             kept = exp((self._at - now) / _WINDOW_SECONDS)
             self._ended = self._ended * kept + increase(self._before, report.finished)

@@ -1,4 +1,4 @@
-"""How long a new request waits on engines whose batches are full.
+"""The time that a new request waits on engines whose batches are full.
 
 vLLM batches up to `--max-num-seqs` requests. Its metrics do not show this number, and the KV cache
 may look half empty. A request that waits for other reasons does not need the largest batch: after
@@ -15,7 +15,8 @@ from extproc.core.fleet.end_rate import EndRate
 from extproc.core.fleet.report import Report
 
 _LARGE = 32
-"""Requests from which a batch may count as full. Smaller ones are often equally large by chance."""
+"""Requests from which a batch may count as full. Batches of few requests often stay the same for
+other reasons."""
 
 _ABOUT = 0.95
 """Share of the largest batch from which one is about as large. The numbers are those of the end of
@@ -30,8 +31,12 @@ longer queue is an overload that routing cannot resolve, and to leave a warm cac
 In simulated bursts of chats on batches of 32, mean TTFT is a fifth longer if all of them count."""
 
 
+_MOST_SECONDS = 60.0
+"""The longest wait. A longer one means that the engine hangs."""
+
+
 class _Batch:
-    """The largest batch of one engine, and how often requests end there."""
+    """The largest batch of one engine, and how often requests end while it is full."""
 
     __slots__ = ("_ends", "_largest", "_readings", "_steps")
 
@@ -48,7 +53,7 @@ class _Batch:
         if running > self._largest:
             self._largest, self._readings = running, 0
         # In a smaller batch, requests end less often.
-        is_large = waiting > 0 and running >= max(_LARGE, _ABOUT * self._largest)
+        is_large = waiting > 0 and self._largest >= _LARGE and running >= _ABOUT * self._largest
         self._ends.read(report, now, counts=is_large and self._readings > 0)
         if is_large:
             self._readings += is_new
@@ -56,7 +61,8 @@ class _Batch:
             self._readings = 0
         if not is_large or self._readings < _ENOUGH or not self._ends.per_second:
             return 0.0
-        return (min(waiting, _QUEUE_SHARE * running) + 1) / self._ends.per_second
+        before = min(waiting, _QUEUE_SHARE * running)
+        return min((before + 1) / self._ends.per_second, _MOST_SECONDS)
 
 
 class FullBatches:

@@ -1,12 +1,11 @@
-"""When the last step began that an engine's metrics show.
+"""The beginning of the last step that an engine's metrics show.
 
 vLLM's numbers are those of the end of its last step, and a step takes only the requests that came
 before it. So the numbers do not include later ones. The engine counts its steps
 (`vllm:iteration_tokens_total`), so two readings show how long each took. On average, the last one
 ended half a step before the second reading.
 
-The counter of data parallel engines behind one port has the steps of all of them. Then their steps
-seem shorter than they are, and some requests seem to be in numbers that do not include them yet.
+With several engines behind one port, a report has no counter of steps, so the step is unknown.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ class _Reading(NamedTuple):
     steps: float
     began: float
     ended: float
+    is_idle: bool
 
 
 class LastSteps:
@@ -36,18 +36,20 @@ class LastSteps:
         """Return when the last step in a reading probably began; None if unknown."""
         if report.steps is None:
             return None
-        steps = report.steps.steps
+        steps, is_idle = report.steps.steps, not (report.load.waiting or report.running)
         before = self._readings.get(address)
         if before is None:
-            self._readings[address] = _Reading(now, steps, -inf, -inf)
+            self._readings[address] = _Reading(now, steps, -inf, -inf, is_idle)
             return None
         began, ended = before.began, before.ended
         new, seconds = steps - before.steps, now - before.at
         if new > 0:
             began = ended if new == 1 else now - 1.5 * seconds / new
+            if before.is_idle:
+                began = max(began, before.at)
             ended = now - 0.5 * seconds / new
-        self._readings[address] = _Reading(now, steps, began, ended)
-        return began
+        self._readings[address] = _Reading(now, steps, began, ended, is_idle)
+        return began if began > -inf else None
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""

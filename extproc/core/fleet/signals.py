@@ -145,13 +145,14 @@ class Signals:
         self.engine_times.read(address, report, now)
         before = self._readings.get(address)
         self._computed_prompts.read(before.report if before else None, report)
-        unseen = self._unseen_by(address, report, inflight, now)
+        later = self._later_than_step(address, report, ours - inflight, now)
+        unseen = self._unseen_by(report, inflight) if later is None else float(later)
         in_prefill = self._correct_backlog(address, report, unseen, ours - inflight, now)
         load = ObservedLoad(
             report.load.waiting,
             report.running,
             report.load.kv_usage,
-            max(0.0, ours - unseen),
+            max(0.0, ours - (later or 0)),
             max(0.0, in_prefill - self.backlog.count(address)),
             report.cache_tokens,
             self._blocked_queues.read(address, report, now),
@@ -251,16 +252,23 @@ class Signals:
                 return True
         return False
 
-    def _unseen_by(self, address: str, report: Report, inflight: int, now: float) -> float:
-        """Return the known requests that are not in a report.
+    def _later_than_step(self, address: str, report: Report, sent: int, now: float) -> int | None:
+        """Return the known requests that came after the last step in a report began.
 
-        Without others' requests in it, their number is the difference. Otherwise, it has the known
-        prompts that came before its last step. If that is unknown, it has the usual share of them.
+        The `sent` ones that came while it was read do not count. None if unknown, or if there are
+        no others' requests: then the difference is more exact.
         """
-        others, began = self.pressure.share_of_others, self._last_steps.read(address, report, now)
-        if others and began is not None:
-            return self.backlog.sent_since(address, began)
-        known = (report.load.waiting + report.running) * (1 - others)
+        began = self._last_steps.read(address, report, now)
+        if began is None or not self.pressure.share_of_others or not self.backlog.is_known(address):
+            return None
+        return max(0, self.backlog.sent_since(address, began) - sent)
+
+    def _unseen_by(self, report: Report, inflight: int) -> float:
+        """Return the known requests that are not in a report, by the usual share of others' in it.
+
+        vLLM's numbers are those of the end of its last step.
+        """
+        known = (report.load.waiting + report.running) * (1 - self.pressure.share_of_others)
         return max(0.0, inflight - known)
 
     def _correct_backlog(

@@ -152,8 +152,7 @@ class Speeds:
         """
         if not seconds:
             return 0.0
-        each = self.seconds(address, 1, _LONG_PROMPT)
-        return seconds * _LONG_PROMPT / each if each else 0.0
+        return seconds * _LONG_PROMPT / self.seconds(address, 1, _LONG_PROMPT)
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""

@@ -1,4 +1,4 @@
-"""How often requests end on an engine."""
+"""The rate at which requests end on an engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines whose batches probably have as many requests as they may have."""
+"""The time that a new request waits on engines whose batches are full."""
 
 from __future__ import annotations
 
@@ -94,6 +94,26 @@ def test_smaller_batch_has_a_queue_for_another_reason(full: Engine) -> None:
 
 def test_batch_of_few_requests_is_never_full(engine: Engine) -> None:
     assert not any(engine.read(31) for _ in range(20))
+
+
+def test_largest_batch_of_32_may_be_a_little_smaller(engine: Engine) -> None:
+    for running in (32, 31, 32, 31, 31, 31):
+        found = engine.read(running)
+    assert found
+
+
+def test_wait_on_an_engine_that_hangs_is_limited(full: Engine) -> None:
+    for _ in range(5_000):
+        found = full.wait(64, ends=0)
+    assert found == 60
+
+
+def test_wait_does_not_count_what_ended_while_the_batch_grew(engine: Engine) -> None:
+    engine.wait(20, waiting=0, ends=0)
+    engine.wait(64, ends=500)
+    for _ in range(9):
+        found = engine.wait(64, waiting=1)
+    assert found == pytest.approx(0.2)
 
 
 def test_readings_of_one_long_step_count_once(engine: Engine) -> None:

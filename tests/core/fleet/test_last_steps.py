@@ -1,4 +1,4 @@
-"""When the last step began that metrics show."""
+"""The beginning of the last step that metrics show."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ A, B = "10.0.0.1:8000", "10.0.0.2:8000"
 WITHOUT_COUNTERS = Report(Load(0, 0), 0)
 
 
-def report(steps: int) -> Report:
-    return WITHOUT_COUNTERS._replace(steps=StepTotals(steps, 0, 0, 0))
+def report(steps: int, running: int = 3) -> Report:
+    return Report(Load(0, 0), running, steps=StepTotals(steps, 0, 0, 0))
 
 
 @pytest.fixture
@@ -43,6 +43,18 @@ def test_stays_until_the_next_step_ends(last: LastSteps) -> None:
         assert last.read(A, report(104), now) == began
 
 
+def test_is_unknown_until_two_steps_have_ended(last: LastSteps) -> None:
+    assert last.read(A, report(100), now=11.0) is None
+    assert last.read(A, report(101), now=12.0) is None
+    assert last.read(A, report(102), now=13.0) == pytest.approx(11.5)
+
+
+def test_is_not_before_a_reading_of_an_idle_engine(last: LastSteps) -> None:
+    last.read(A, report(104, running=0), now=11.0)
+    last.read(A, report(104, running=0), now=70.0)
+    assert last.read(A, report(105), now=71.0) == 70.0
+
+
 def test_is_unknown_again_after_a_restart(last: LastSteps) -> None:
     last.forget(A)
     assert last.read(A, report(3), now=11.0) is None
@@ -61,8 +73,8 @@ def test_is_never_later_than_the_reading_and_never_goes_back(
     latest = found.read(A, report(0), now)
     for seconds, more in intervals:
         now, steps = now + seconds, steps + more
-        began = found.read(A, report(steps), now)
-        assert began is not None
-        assert began <= now
-        assert latest is None or began >= latest
+        began = found.read(A, report(steps, running=more), now)
+        if latest is not None:
+            assert began is not None
+            assert latest <= began <= now
         latest = began

@@ -48,7 +48,7 @@ def test_are_unknown_without_counters(counts: PrefillCounts) -> None:
     assert counts.read(A, Report(Load(3, 0), 4), 1.0) is None
 
 
-def test_are_counted_anew_after_a_restart(counts: PrefillCounts) -> None:
+def test_do_not_include_those_from_before_a_restart(counts: PrefillCounts) -> None:
     counts.forget(A)
     assert counts.read(A, report(2, 1, first_tokens=0, finished=0), 1.0) == 3
 

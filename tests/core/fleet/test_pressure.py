@@ -75,6 +75,19 @@ class TestRequests:
         record(pressure, QUIET._replace(running=12, ours=2), now=10)
         assert scene.totals.of(A).requests == pytest.approx(10)
 
+    def test_that_become_known_long_after_they_were_sent_are_not_in_the_mean(
+        self, scene: Scene, pressure: Pressure
+    ) -> None:
+        record_all(pressure, QUIET._replace(running=50), 200)
+        for _ in range(50):
+            pressure.recognize(A, sent_at=-100)
+        assert scene.totals.of(A).requests == 0
+
+    def test_are_none_soon_after_the_last_one(self, scene: Scene, pressure: Pressure) -> None:
+        record_all(pressure, QUIET._replace(running=5), 1)
+        record_all(pressure, QUIET, 200, start=0.2)
+        assert scene.totals.of(A).is_idle
+
     def test_of_an_old_sample_are_not_there_any_more(self, scene: Scene) -> None:
         record(scene.pressure, QUIET._replace(running=5, ours=3))
         scene.now = 9.0
@@ -120,6 +133,15 @@ class TestTokens:
         record(pressure, QUIET._replace(kv_usage=0.5, before_place=7_000))
         assert scene.totals.of(A).backlog == 3_500
 
+    def test_are_the_longer_wait_of_a_full_cache_and_a_full_batch(
+        self, scene: Scene, pressure: Pressure
+    ) -> None:
+        full = QUIET._replace(kv_usage=1.0, cache_tokens=100_000)
+        record(pressure, full._replace(before_place=2_000))
+        assert scene.totals.of(A).backlog == WEIGHTS.full * 100_000
+        record(pressure, full._replace(before_place=200_000))
+        assert scene.totals.of(A).backlog == 100_000
+
 
 class TestRoom:
     @pytest.mark.parametrize(("kv_usage", "room"), [(0.0, 90_000), (0.5, 40_000), (1.0, -10_000)])
@@ -162,6 +184,12 @@ class TestShareOfOthers:
             for _ in range(500):
                 record(pressure, QUIET._replace(running=4, ours=ours))
         assert pressure.share_of_others < 0.01
+
+    def test_does_not_include_requests_that_become_known(self, pressure: Pressure) -> None:
+        record_all(pressure, QUIET._replace(running=10), 1)
+        for _ in range(10):
+            pressure.recognize(A, sent_at=-1)
+        assert pressure.share_of_others == 0
 
     @given(st.lists(st.tuples(*(st.floats(0, 1e6) for _ in range(3))), min_size=1))
     def test_is_between_zero_and_one(self, said: list[tuple[float, float, float]]) -> None:

@@ -331,6 +331,33 @@ class TestBacklog:
         # A step takes a tenth of a second. The last one began 0.15 seconds ago.
         asked.record_scrape(A, said._replace(steps=StepTotals(20, 0, 0, 0)), 5)
         assert asked.backlog.tokens[A] == 8000
+        reading = asked.latest(A)
+        assert reading is not None
+        assert reading.unseen == 1
+
+    def test_forgets_prompts_that_are_not_in_the_metrics_only_if_others_requests_are(
+        self, clock: Clock, asked: Signals
+    ) -> None:
+        for steps in range(4):
+            clock.advance(0.2)
+            said = _begun(0, 1, first_tokens=101 + steps, finished=100 + steps)
+            asked.record_scrape(A, said._replace(steps=StepTotals(9 * steps, 0, 0, 0)), 3)
+        assert asked.backlog.tokens[A] == 6000  # two of three are not in the metrics
+
+    def test_includes_prompts_sent_during_the_scrape_once(
+        self, clock: Clock, asked: Signals, ledger: Ledger
+    ) -> None:
+        said = _begun(0, 9, first_tokens=109, finished=100)
+        for steps in range(0, 20, 2):
+            clock.advance(0.2)
+            asked.record_scrape(A, said._replace(steps=StepTotals(steps, 0, 0, 0)), 3)
+        asked.backlog.add(A, 500)
+        clock.advance(0.2)
+        asked.backlog.add(A, 8000)
+        hold(ledger, 4)
+        said = said._replace(steps=StepTotals(20, 0, 0, 0))
+        asked.record_scrape(A, said, inflight=3, sent=1)
+        assert asked.backlog.tokens[A] == 8000
 
     def test_ignores_requests_that_ended_without_a_first_token(
         self, clock: Clock, asked: Signals
@@ -411,6 +438,30 @@ class TestRequestsOfOthers:
         signals.record_scrape(A, report(waiting=0, running=7), inflight=3)
         assert signals.totals.of(A).requests == 4
 
+    def test_are_counted_without_own_ones_that_the_metrics_do_not_show_yet(
+        self, clock: Clock, signals: Signals, ledger: Ledger
+    ) -> None:
+        said = report(waiting=0, running=7)
+        for steps in range(0, 20, 2):
+            clock.advance(0.2)
+            signals.record_scrape(A, said._replace(steps=StepTotals(steps, 0, 0, 0)), 0)
+        for _ in range(3):
+            signals.backlog.add(A, 1000)
+        hold(ledger, 3)
+        signals.record_scrape(A, said._replace(steps=StepTotals(20, 0, 0, 0)), inflight=3)
+        assert signals.totals.of(A).other_requests == pytest.approx(7)
+
+    def test_end_also_if_engines_do_not_count_steps(
+        self, clock: Clock, signals: Signals, ledger: Ledger
+    ) -> None:
+        hold(ledger, 10)
+        for running, scrapes in ((20, 100), (10, 600)):
+            for _ in range(scrapes):
+                clock.advance(0.2)
+                signals.record_scrape(A, report(waiting=0, running=running), inflight=10)
+        assert signals.totals.of(A).other_requests == 0
+        assert signals.pressure.share_of_others == 0
+
     def test_exclude_requests_sent_during_the_scrape(
         self, signals: Signals, ledger: Ledger
     ) -> None:
@@ -425,7 +476,7 @@ class TestRequestsOfOthers:
         ledger.acquire("llama", Endpoint(A, A)).release()
         sent = signals.sent(A) - before
         signals.record_scrape(A, report(running=1), inflight=0, sent=sent)
-        assert signals.totals.of(A).requests == 0
+        assert signals.totals.of(A).other_requests == 0
         assert signals.pressure.share_of_others == 0
 
     def test_count_with_the_mean_prompt_length(self, signals: Signals, ledger: Ledger) -> None:
@@ -465,7 +516,7 @@ class TestRequestsOfOthers:
     def test_are_forgotten_when_the_endpoint_leaves(self, signals: Signals) -> None:
         signals.record_scrape(A, report(running=7), inflight=3)
         signals.set_endpoints([])
-        assert signals.totals.of(A).requests == 0
+        assert signals.totals.of(A).other_requests == 0
 
 
 def test_slowness_of_prompts_is_that_of_the_mean_prompt(signals: Signals) -> None:

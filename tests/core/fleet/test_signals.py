@@ -476,7 +476,7 @@ class TestRequestsOfOthers:
         ledger.acquire("llama", Endpoint(A, A)).release()
         sent = signals.sent(A) - before
         signals.record_scrape(A, report(running=1), inflight=0, sent=sent)
-        assert signals.totals.of(A).other_requests == 0
+        assert signals.totals.of(A).requests == 0
         assert signals.pressure.share_of_others == 0
 
     def test_count_with_the_mean_prompt_length(self, signals: Signals, ledger: Ledger) -> None:
@@ -516,7 +516,7 @@ class TestRequestsOfOthers:
     def test_are_forgotten_when_the_endpoint_leaves(self, signals: Signals) -> None:
         signals.record_scrape(A, report(running=7), inflight=3)
         signals.set_endpoints([])
-        assert signals.totals.of(A).other_requests == 0
+        assert signals.totals.of(A).requests == 0
 
 
 def test_slowness_of_prompts_is_that_of_the_mean_prompt(signals: Signals) -> None:

@@ -143,6 +143,35 @@ class TestMove:
         assert left(backlog) == {A: 100}
 
 
+class TestPromptsSentSince:
+    def test_are_those_that_an_endpoint_has_yet_to_compute(self) -> None:
+        clock = Clock()
+        backlog = Backlog(Speeds(clock))
+        at = list[float]()
+        for _ in range(3):
+            clock.advance(1)
+            at.append(clock())
+            backlog.add(A, 100)
+        assert [backlog.sent_since(A, one) for one in (*at, at[-1] + 1)] == [3, 2, 1, 0]
+        assert backlog.sent_since(B, at[0]) == 0
+
+    def test_include_one_that_moves_to_the_endpoint_later(self) -> None:
+        clock = Clock()
+        backlog = Backlog(Speeds(clock))
+        moves = backlog.add(A, 100)
+        clock.advance(1)
+        began = clock()
+        backlog.add(B, 100)
+        moves.move(B)
+        assert backlog.sent_since(B, began) == 2
+
+    def test_are_known_of_endpoints_that_have_had_prompts(self) -> None:
+        backlog = Backlog(Speeds(Clock()))
+        assert not backlog.is_known(A)
+        backlog.add(A, 100).finish()
+        assert backlog.is_known(A)
+
+
 class TestAtMost:
     """The limit from an engine's counters, if Envoy does not show response bodies."""
 

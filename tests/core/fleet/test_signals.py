@@ -368,6 +368,15 @@ class TestBacklog:
             asked.record_scrape(A, _begun(0, 3, first_tokens=106, finished=105), 3)
         assert A not in asked.backlog.tokens
 
+    def test_of_an_endpoint_that_returns_does_not_include_requests_that_were_aborted_before(
+        self, asked: Signals
+    ) -> None:
+        asked.record_scrape(A, _begun(0, 3, first_tokens=103, finished=100), 3)
+        asked.set_endpoints([B])
+        asked.set_endpoints([A, B])
+        asked.record_scrape(A, _begun(0, 0, first_tokens=103, finished=105), 0)
+        assert asked.totals.of(A).backlog == 0
+
     def test_stays_without_counters(self, asked: Signals) -> None:
         asked.record_scrape(A, report(running=3), 3)
         assert asked.backlog.tokens[A] == 7000

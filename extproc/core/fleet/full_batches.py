@@ -19,8 +19,8 @@ _LARGE = 32
 other reasons."""
 
 _ABOUT = 0.95
-"""Share of the largest batch from which one is about as large. The numbers are those of the end of
-a step, without the requests that ended in it."""
+"""Share of the largest batch from which a batch counts as about as large. The metrics are those of
+the end of a step, without the requests that ended in it."""
 
 _ENOUGH = 5
 """Readings of different steps after which the batch counts as full."""
@@ -29,7 +29,6 @@ _QUEUE_SHARE = 1 / 32
 """Requests that wait, as a share of the batch, up to which more of them make the wait longer. A
 longer queue is an overload that routing cannot resolve, and to leave a warm cache makes it worse.
 In simulated bursts of chats on batches of 32, mean TTFT is 23 % longer if all of them count."""
-
 
 _MOST_SECONDS = 60.0
 """The longest wait. A longer one means that the engine hangs."""

@@ -13,7 +13,7 @@ and the load from other sidecars.
         wait   = backlog(e) + tokens that do not fit into e's KV cache     (fleet.pressure)
         delay  = share * requests(e) * own
                  + tokens evicted for it that are missed later             (fleet.prefix_index)
-        steps  = (step if e has requests) + share * requests(e) * answer
+        steps  = step * min(1, requests(e)) + share * requests(e) * answer
                  + reading * tokens of the prompts in flight on e          (fleet.contexts)
         later  = crowd * own * prompts that wait on the median endpoint
         turns  = expected turns * what a usual one costs more than on the cheapest endpoint

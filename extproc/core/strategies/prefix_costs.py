@@ -148,7 +148,8 @@ class PrefixCosts:
             one.prompts * (one.load.backlog + one.computed * (1.0 + share * one.requests))
             + one.steps
             * (
-                (busy if one.load.requests else idle)
+                # Less than one request is a mean of others': the probability of a step.
+                (busy if one.load.requests >= 1 else idle + weights.step * one.load.requests)
                 + reading * one.load.context
                 + decoding * one.requests
             )

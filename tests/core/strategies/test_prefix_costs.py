@@ -586,6 +586,15 @@ class TestBusyFleet:
         loading = found.of(0, {}, NOTHING, 0, loading=[0, 1_000])  # engines report adapters
         assert loading[1] - loading[0] == pytest.approx(1_000 * (1 + WEIGHTS.crowd * 2))
 
+    def test_includes_a_step_as_probable_as_a_request_of_others(self) -> None:
+        replicas = Replicas(4)
+        for address, mean in zip(replicas.addresses, (0.0, 0.25, 1.0, 3.0), strict=True):
+            replicas.signals.totals.of(address).requests = mean
+        idle, quarter, one, several = costs(replicas).of(0, {}, NOTHING, 0)
+        per_request = (several - one) / 2
+        assert one - idle == pytest.approx(WEIGHTS.step + per_request)
+        assert quarter - idle == pytest.approx((WEIGHTS.step + per_request) / 4)
+
     def test_prompts_wait_for_the_backlog_and_delay_those_behind_them(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -10,7 +10,9 @@ between endpoints may seem smaller than they are. Short prompts say little about
 not count. A busy endpoint also decodes, and then computes prompts more slowly. This is part of its
 speed, as requests that are sent there will notice it.
 
-If engines count their own times, these are more exact (`extproc.core.fleet.engine_times`).
+If engines count their own times, these are more exact (`extproc.core.fleet.engine_times`). vLLM
+counts the time of a prompt when the response is over, which is a minute later for long responses.
+It counts the time of a step at once, so the speed follows from it until then.
 """
 
 from __future__ import annotations
@@ -39,6 +41,10 @@ LEAST_RATIO = 1.35
 
 MOST_RATIO = 4.0
 """Highest ratio to the median speed that is believed."""
+
+_STEP_TOKENS = 200.0
+"""Prompt tokens that count as long as a step while no prompt shows the speed. In the laboratory's
+profiles, the base of a step takes the time of 70 to 230 tokens; contexts add to it."""
 
 _LONG_PROMPT = 1_000.0
 """Tokens of a long prompt."""
@@ -135,20 +141,20 @@ class Speeds:
     def seconds(self, address: str, prompts: int, tokens: float) -> float:
         """Return the time that an endpoint takes for prompts with so many tokens together.
 
-        It is infinite while the speed is unknown.
+        It is infinite while nothing about the engine's times is known.
         """
         times = self._engine_times.own(address)
         if times.token < inf:
             return prompts * times.step + tokens * times.token
         busy = self._busy.get(address)
         if busy is None or busy.periods < FIRST_PERIODS:
-            return inf
+            return (prompts + tokens / _STEP_TOKENS) * times.step
         return (tokens + PROMPT_TOKENS * prompts) * busy.seconds / busy.tokens
 
     def tokens(self, address: str, seconds: float) -> float:
         """Return the tokens of a long prompt that an endpoint computes in this time.
 
-        There are none while the speed is unknown.
+        There are none while nothing about the engine's times is known.
         """
         if not seconds:
             return 0.0

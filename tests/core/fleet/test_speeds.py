@@ -95,6 +95,16 @@ class TestSeconds:
         compute(speeds, clock, 1, prompts=10)
         assert speeds.seconds(A, 1, 5_000) == pytest.approx(1, rel=0.2)
 
+    def test_follow_from_steps_until_a_prompt_shows_the_speed(self, clock: Clock) -> None:
+        times = EngineTimes()
+        speeds = Speeds(clock, times)
+        for second in range(3):
+            totals = StepTotals(0, 0, second * 0.1, second * 10)
+            times.read(A, Report(Load(0, 0.0), 0, steps=totals), clock())
+        assert speeds.seconds(A, 2, 1_000) == pytest.approx((2 + 5) * 0.01)
+        compute(speeds, clock, 1)
+        assert speeds.seconds(A, 1, 5_000) == pytest.approx(1, rel=0.2)
+
     def test_are_those_that_the_engine_counts(self, clock: Clock) -> None:
         times = EngineTimes()
         speeds = Speeds(clock, times)

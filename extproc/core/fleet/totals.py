@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Container
 from math import inf
 
+_PROBABLE = 0.5
+"""Requests on average from which an endpoint probably has any."""
+
 
 class Total:
     """The load of one endpoint: of the known requests, and of others according to its metrics.
@@ -47,6 +50,11 @@ class Total:
         # From their parts each time, so that no rounding error remains.
         self.requests = self.known_requests + self.other_requests
         self.backlog = self.known_backlog + self.other_backlog
+
+    @property
+    def has_requests(self) -> bool:
+        """True if it probably has requests. Less than one is a mean of others'."""
+        return self.requests >= _PROBABLE
 
     @property
     def is_idle(self) -> bool:

@@ -223,7 +223,7 @@ class PrefixCosts:
         for position in gpus.unknown:
             one = self._terms[position]
             load = one.load
-            if load.sent < _TRIES and not (load.requests or load.backlog):
+            if load.sent < _TRIES and not (load.has_requests or load.backlog):
                 one.prompts, one.steps = fastest
                 one.turns = 0.0
             else:
@@ -268,7 +268,7 @@ class PrefixCosts:
         if idle:
             own = max(0.0, tokens - idle)
             for position, one in enumerate(self._terms):
-                is_free = not one.load.requests and position not in self._evicting
+                is_free = not one.load.has_requests and position not in self._evicting
                 if is_free and own < one.computed:
                     one.computed = own
 

@@ -202,8 +202,9 @@ class TestUnknownEndpoint:
     def test_costs_as_much_as_the_fastest_one_while_it_is_idle(
         self, replicas: Replicas, addresses: list[str]
     ) -> None:
-        for address in addresses:  # sessions pause there
+        for address in addresses:  # sessions pause there, and others had requests a while ago
             replicas.signals.totals.of(address).paused = 3
+            replicas.signals.totals.of(address).requests = 0.4
         slow, unknown, fast = costs(replicas).of(1_000, {}, NOTHING, 0)
         assert unknown == fast < slow
 

@@ -265,10 +265,14 @@ class TestPopularPrefix:
         asked = [Query(prompt=prompt(f"{i}", 64, after=self.LONG)) for i in range(requests)]
         return Counter(replicas.send(one).endpoint.address for one in asked)
 
-    def test_is_computed_by_idle_endpoints_instead_of_waited_for(self) -> None:
+    @pytest.mark.parametrize("others", [0.0, 0.4])
+    def test_is_computed_by_idle_endpoints_instead_of_waited_for(self, others: float) -> None:
         replicas = Replicas(8)
-        for endpoint in replicas.snapshot.endpoints:  # so few later uses are expected
-            replicas.signals.copies.computed(endpoint.address, 1e7)
+        for address in replicas.addresses:
+            replicas.signals.copies.computed(address, 1e7)  # so few later uses are expected
+            total = replicas.signals.totals.of(address)
+            total.other_requests = others  # a mean: they had some a while ago
+            total.add_up()
         assert len(self.together(replicas, 9)) == 8
 
     def test_is_waited_for_on_a_busy_fleet_if_few_requests_share_it(self) -> None:

@@ -11,16 +11,18 @@ and the load from other sidecars.
                  or that a copy on e would save for later requests         (fleet.copies)
                + tokens that loading the adapter counts as                 (adapter_loads)
         wait   = backlog(e) + tokens that do not fit into e's KV cache     (fleet.pressure)
-        delay  = share * requests(e) * own
+        delay  = (batch * (requests(e) + mean requests) / 2
+                 + balance * requests(e)) * own
                  + tokens evicted for it that are missed later             (fleet.prefix_index)
-        steps  = step * min(1, requests(e)) + share * requests(e) * answer
+        steps  = step * min(1, requests(e))
+                 + (batch + balance) * requests(e) * answer
                  + reading * tokens of the prompts in flight on e          (fleet.contexts)
         later  = crowd * own * prompts that wait on the median endpoint
         turns  = expected turns * what a usual one costs more than on the cheapest endpoint
         cost   = prompts' slowness(e) * (wait + own + delay)               (fleet.engine_times)
                  + steps' slowness(e) * steps + later + turns
 
-        share  = batch + balance / (usual requests + 1)
+        Here `balance` is the weight divided by the usual requests + 1.
 
     choose the first endpoint on the ring among those with nearly the lowest cost
 

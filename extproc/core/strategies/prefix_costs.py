@@ -22,6 +22,11 @@ _LEAST_WAIT = 1.0
 """Tokens that each endpoint counts as. So of two idle endpoints that have the whole prompt, the
 faster one costs less."""
 
+_HERE = 0.5
+"""Share of `batch` by which a token to compute delays the requests on its own endpoint. With the
+rest, it delays as many as an endpoint has on average: a busy endpoint leaves later requests to the
+others."""
+
 _LEAST_MISSED = 0.02
 """Share of evicted tokens that are missed, below which an eviction costs nothing."""
 
@@ -72,7 +77,8 @@ class PrefixCosts:
         self._refreshed_at = -inf
         self._crowded_at = -inf
         self._version = -1
-        self._share = 0.0
+        self._here = 0.0
+        self._decoding = 0.0
         self._expected = 0.0
         self._crowd = 0.0
         self._least_room = inf
@@ -136,16 +142,20 @@ class PrefixCosts:
         """
         weights, terms = self._weights, self._terms
         self._count_requests(continued)
-        self._share = share = weights.batch + weights.balance / (self._usual_requests() + 1)
+        least, mean = self._least_and_mean_requests()
+        balance = weights.balance / ((least + mean) / 2 + 1)
+        self._here = here = _HERE * weights.batch + balance
+        self._decoding = decoding = (weights.batch + balance) * weights.answer
+        anywhere = 1.0 + (1 - _HERE) * weights.batch * mean
         self._count_computed(tokens, saved, copied)
         for position, more in enumerate(loading):
             terms[position].computed += more
         if self._gpus.unknown:
             self._try_unknown()
-        crowd, decoding = self._reduced_crowd(), share * weights.answer
-        reading, idle, busy = weights.reading, _LEAST_WAIT, _LEAST_WAIT + weights.step
+        crowd, reading = self._reduced_crowd(), weights.reading
+        idle, busy = _LEAST_WAIT, _LEAST_WAIT + weights.step
         costs = [
-            one.prompts * (one.load.backlog + one.computed * (1.0 + share * one.requests))
+            one.prompts * (one.load.backlog + one.computed * (anywhere + here * one.requests))
             + one.steps
             * (
                 # Less than one request is a mean of others': the probability of a step.
@@ -192,10 +202,9 @@ class PrefixCosts:
         unseen = self._signals.unseen.mean
         if not unseen:
             return cost
-        one, share = self._terms[position], self._share
-        prompts = self._signals.backlog.mean + share * one.computed
-        steps = share * self._weights.answer
-        return cost + unseen * (one.prompts * prompts + one.steps * steps)
+        one = self._terms[position]
+        prompts = self._signals.backlog.mean + self._here * one.computed
+        return cost + unseen * (one.prompts * prompts + one.steps * self._decoding)
 
     def that_may_be_best(self, costs: Sequence[float], best: int, limit: float) -> set[int]:
         """Return the endpoints up to a cost that compute no more of the prompt than the best one.
@@ -242,17 +251,18 @@ class PrefixCosts:
             one = self._terms[position]
             one.requests = one.load.requests + expected * (one.load.paused - 1)
 
-    def _usual_requests(self) -> float:
-        """Return the middle between the least and the mean number of requests on an endpoint.
+    def _least_and_mean_requests(self) -> tuple[float, float]:
+        """Return the least and the mean number of requests on an endpoint.
 
-        One idle endpoint alone, such as a new one, must not set the scale for all.
+        The usual number is the middle between them: one idle endpoint alone, such as a new one,
+        must not set the scale for all.
         """
         least, together = inf, 0.0
         for one in self._terms:
             together += one.requests
             if one.requests < least:
                 least = one.requests
-        return (least + together / len(self._terms)) / 2
+        return least, together / len(self._terms)
 
     def _count_computed(self, tokens: float, saved: dict[int, float], copied: Copied) -> None:
         """Count the tokens that each endpoint computes, without those that a copy saves later."""

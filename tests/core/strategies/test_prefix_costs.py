@@ -477,9 +477,10 @@ class TestSlowEndpoint:
         assert full[0] - before[0] == pytest.approx(2 * (full[1] - before[1]))
         monkeypatch.setattr(replicas.signals.unseen, "mean", 1.0)
         later = [found.with_unseen(position, full[position]) for position in (0, 1)]
-        share = WEIGHTS.batch + WEIGHTS.balance
-        assert later[0] - full[0] == pytest.approx(share * (2 * 1_000 + 3 * WEIGHTS.answer))
-        assert later[1] - full[1] == pytest.approx(share * (1_000 + WEIGHTS.answer))
+        share, here = WEIGHTS.batch + WEIGHTS.balance, WEIGHTS.batch / 2 + WEIGHTS.balance
+        answer = share * WEIGHTS.answer
+        assert later[0] - full[0] == pytest.approx(2 * here * 1_000 + 3 * answer)
+        assert later[1] - full[1] == pytest.approx(here * 1_000 + answer)
 
     def decode(self, replicas: Replicas, endpoint: Endpoint, step: float) -> None:
         """Let an endpoint report steps of so many seconds."""
@@ -514,6 +515,16 @@ class TestDelayOfOthers:
 
     def test_rises_with_the_tokens_that_all_wait_for(self) -> None:
         assert self.delay(16_000) > 1.9 * self.delay(8_000)
+
+    def test_is_half_that_of_requests_there_and_half_that_of_as_many_as_elsewhere(self) -> None:
+        replicas = Replicas(2)
+        replicas.load(replicas.snapshot.endpoints[0], 10)
+        found = costs(replicas)
+        none, some = (found.of(tokens, {}, NOTHING, 0) for tokens in (0, 8_000))
+        more = [cost - before for cost, before in zip(some, none, strict=True)]
+        mean, balance = 5, WEIGHTS.balance / (2.5 + 1)
+        factors = [1 + WEIGHTS.batch * (there + mean) / 2 + balance * there for there in (10, 0)]
+        assert more == pytest.approx([8_000 * factor for factor in factors])
 
     def test_is_that_of_an_answer_if_the_prompt_is_cached(self) -> None:
         share = WEIGHTS.batch + WEIGHTS.balance / 3.5  # the middle of none and the mean is 2.5

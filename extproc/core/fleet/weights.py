@@ -25,7 +25,8 @@ class Weights(NamedTuple):
     step ends."""
 
     batch: float = 0.03
-    """Share of a request's tokens, with `answer`, that each request on the endpoint waits for."""
+    """Share of a request's tokens, with `answer`, that each request on the endpoint waits for. For
+    the tokens to compute, half of it counts with the mean number of requests on an endpoint."""
 
     balance: float = 0.5
     """Added to `batch`, divided by the usual requests + 1. It balances requests also while there

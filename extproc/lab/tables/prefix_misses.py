@@ -21,8 +21,7 @@ CAUSES: Mapping[str, str] = {
     "kubeai-threads-600": "throughput: the rules with the shortest times, Sticky and LMetric, have "
     "the same. AIBrix computes fewer tokens, and its mean TTFT is 2.2 x as long",
     "kubeai-threads-1200": "throughput: the rules with the shortest times, Sticky and LMetric, "
-    "have the same. PrefixHash computes fewer tokens, and its mean TTFT is 1.9 x as long. Mean "
-    "TTFT: most of the difference to Sticky arises in the first 60 s (seed 0)",
+    "have the same. PrefixHash computes fewer tokens, and its mean TTFT is 2 x as long",
     "codegen at 2": "throughput: responses take 3.4 s on average, and 3.1 s with AIBrix, which "
     "spreads requests more evenly. Its mean TTFT is 1.9 x as long",
     "sub-agents": "throughput: responses take 5.1 s on average, and 4.1 s with PrefixHash, which "

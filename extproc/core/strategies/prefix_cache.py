@@ -71,6 +71,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
 from random import Random
+from typing import NamedTuple
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.sent_request import SentRequest
@@ -82,6 +83,7 @@ from extproc.core.strategies.adapter_loads import load_tokens
 from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, Strategy
 from extproc.core.strategies.home_endpoints import PLACES, HomeEndpoints
 from extproc.core.strategies.prefix_copies import NOTHING
+from extproc.core.strategies.prefix_costs import Work
 from extproc.core.strategies.prefix_views import Views
 
 _NO_PROMPT = Prompt((), 0)
@@ -102,6 +104,33 @@ _FEW = 0.1
 _NEARLY_ALONE = 0.05
 """Share of the lowest cost by which other endpoints may always cost more, so that sidecars with
 little traffic agree."""
+
+
+class _Known(NamedTuple):
+    """A request's prompt, and its blocks in the endpoints' caches."""
+
+    prompt: Prompt
+    tokens: float
+    per_block: float
+    """Tokens of a block."""
+
+    depths: dict[int, int]
+    """Blocks in each endpoint's cache, by position."""
+
+    deepest: int
+    """The most of them."""
+
+    @property
+    def has_history(self) -> bool:
+        """True if an endpoint has more than the system prompt."""
+        return self.deepest > self.prompt.system_blocks
+
+    @property
+    def compared_tokens(self) -> float:
+        """Tokens of the prompt that count: those of the compared part if it has a history."""
+        if self.has_history:
+            return min(self.tokens, self.per_block * self.prompt.most_compared_blocks)
+        return self.tokens
 
 
 class PrefixCache(Strategy):
@@ -142,62 +171,17 @@ class PrefixCache(Strategy):
             return
         self._use_endpoints(eligible)
         self._refresh_signals()
-        prompt = query.prompt or _NO_PROMPT
-        tokens = prompt.bytes / query.bytes_per_token
-        per_block = BLOCK_BYTES / query.bytes_per_token
-        depths = self._cached_blocks(prompt)
-        deepest = max(depths.values(), default=0)
-        has_history = deepest > prompt.system_blocks
-        compared = tokens
-        if has_history:
-            compared = min(tokens, per_block * prompt.most_compared_blocks)
-        others = self._signals.pressure.share_of_others
-        self._agreement = others and others * self._homes.repeated_share(others)
-        homes = self._homes.of(
-            query,
-            prompt,
-            len(eligible),
-            everywhere=self._all_have(prompt.system_blocks, depths),
-            alone=not others,
-            kv_usage=self._view.costs.kv_usage,
-        )
-        cached = {position: per_block * depth for position, depth in depths.items()}
-        if others:
-            sent = self._agreement * compared
-            if deepest < prompt.previous_blocks:  # another sidecar has sent that turn
-                sent = max(sent, _PREVIOUS * per_block * prompt.previous_blocks)
-            shares = self._view.costs.home_shares
-            self._add_homes(cached, sent, homes.walk(snapshot, query.adapter, shares))
-        is_one = deepest and not prompt.other_chains
-        self._prefix = prompt.blocks[deepest - 1] if is_one else None
-        self._repeated_blocks = max(deepest, prompt.previous_blocks)
-        copied, in_use, continued = NOTHING, 0.0, list[int]()
-        if self._prefix is not None:
-            shared = per_block * deepest
-            copied = self._view.costs.copies.savings(compared, cached, self._prefix, shared)
-            in_use = shared if self._signals.contexts.sharing(self._prefix) else 0.0
-            if has_history:
-                continued = self._continued(prompt, depths, deepest)
-        loading: Sequence[float] = ()
-        if query.adapter:
-            residency = self._signals.residency
-            loading = load_tokens(residency, query.adapter, self._view.addresses, self._stale)
-        costs = self._view.costs.of(
-            compared,
-            cached,
-            copied,
-            in_use,
-            continued,
-            not_compared=tokens - compared,
-            loading=loading,
-        )
-        for hops, position in enumerate(self._order(costs, query, snapshot, homes.key)):
-            depth = depths.get(position, 0)
+        known = self._look_up(query)
+        cached = {position: known.per_block * depth for position, depth in known.depths.items()}
+        key = self._add_homes(cached, known, query, snapshot)
+        costs = self._view.costs.of(self._work(known, cached, query.adapter))
+        for hops, position in enumerate(self._order(costs, query, snapshot, key)):
+            depth = known.depths.get(position, 0)
             if query.prompt is None:
                 yield Candidate(eligible[position], hops, Reason.NO_PREFIX)
             else:
-                prediction = Prediction(tokens, per_block * depth)
-                yield Candidate(eligible[position], hops, _reason(depth, deepest), prediction)
+                prediction = Prediction(known.tokens, known.per_block * depth)
+                yield Candidate(eligible[position], hops, _reason(depth, known.deepest), prediction)
 
     def describe(self, query: Query, chosen: Candidate) -> SentRequest:
         """Return the prompt and the adapter, which the endpoint will have in its memory.
@@ -249,6 +233,34 @@ class PrefixCache(Strategy):
             self._stale = self._signals.stale(max_age)
             self._view.trust(self._stale)
 
+    def _look_up(self, query: Query) -> _Known:
+        """Look up the prompt in the endpoints' caches, and remember that for `describe`."""
+        prompt = query.prompt or _NO_PROMPT
+        depths = self._cached_blocks(prompt)
+        deepest = max(depths.values(), default=0)
+        is_one = deepest and not prompt.other_chains
+        self._prefix = prompt.blocks[deepest - 1] if is_one else None
+        self._repeated_blocks = max(deepest, prompt.previous_blocks)
+        tokens = prompt.bytes / query.bytes_per_token
+        return _Known(prompt, tokens, BLOCK_BYTES / query.bytes_per_token, depths, deepest)
+
+    def _work(self, known: _Known, cached: dict[int, float], adapter: str) -> Work:
+        """Return what the request asks of the endpoints. `cached` tokens are on each of them."""
+        copied, in_use, continued = NOTHING, 0.0, list[int]()
+        compared = known.compared_tokens
+        if self._prefix is not None:
+            shared = known.per_block * known.deepest
+            copied = self._view.costs.copies.savings(compared, cached, self._prefix, shared)
+            in_use = shared if self._signals.contexts.sharing(self._prefix) else 0.0
+            if known.has_history:
+                continued = self._continued(known)
+        loading: Sequence[float] = ()
+        if adapter:
+            residency = self._signals.residency
+            loading = load_tokens(residency, adapter, self._view.addresses, self._stale)
+        not_compared = known.tokens - compared
+        return Work(compared, cached, copied, in_use, continued, not_compared, loading)
+
     def _cached_blocks(self, prompt: Prompt) -> dict[int, int]:
         """Return the number of the prompt's blocks in each endpoint's cache, by position.
 
@@ -268,14 +280,14 @@ class PrefixCache(Strategy):
                     depths[position] = depths.get(position, 0) + depth
         return depths
 
-    def _continued(self, prompt: Prompt, depths: dict[int, int], deepest: int) -> list[int]:
+    def _continued(self, known: _Known) -> list[int]:
         """Return the positions where the prompt continues a session that counts as paused."""
         signals, found = self._signals, list[int]()
-        for position, depth in reversed(depths.items()):
-            if depth < deepest:
+        for position, depth in reversed(known.depths.items()):
+            if depth < known.deepest:
                 break
             address = self._view.addresses[position]
-            run = signals.prefixes.run_ending(address, prompt.blocks, depth)
+            run = signals.prefixes.run_ending(address, known.prompt.blocks, depth)
             if run and signals.contexts.pauses((address, run)):
                 found.append(position)
         return found
@@ -284,14 +296,36 @@ class PrefixCache(Strategy):
         """Return True if every endpoint has this number of the prompt's blocks."""
         return len(depths) == len(self._view.addresses) and min(depths.values()) >= blocks
 
-    def _add_homes(self, cached: dict[int, float], sent: float, ring: Iterator[Endpoint]) -> None:
-        """Add the tokens that other sidecars have probably sent to the prompt's home endpoints."""
+    def _add_homes(
+        self, cached: dict[int, float], known: _Known, query: Query, snapshot: Snapshot
+    ) -> int:
+        """Add the tokens that other sidecars have probably sent to the prompt's home endpoints.
+
+        Return the prompt's key on the ring.
+        """
+        prompt, costs = known.prompt, self._view.costs
+        others = self._signals.pressure.share_of_others
+        self._agreement = others and others * self._homes.repeated_share(others)
+        homes = self._homes.of(
+            query,
+            prompt,
+            len(self._view.eligible),
+            everywhere=self._all_have(prompt.system_blocks, known.depths),
+            alone=not others,
+            kv_usage=costs.kv_usage,
+        )
+        if not others:
+            return homes.key
+        sent = self._agreement * known.compared_tokens
+        if known.deepest < prompt.previous_blocks:  # another sidecar has sent that turn
+            sent = max(sent, _PREVIOUS * known.per_block * prompt.previous_blocks)
         expected = self._weights.home * sent
-        for endpoint in islice(ring, PLACES):
+        for endpoint in islice(homes.walk(snapshot, query.adapter, costs.home_shares), PLACES):
             position = self._view.trusted.get(endpoint.address)
             if position is not None and expected > cached.get(position, 0.0):
                 cached[position] = expected
             expected /= 2
+        return homes.key
 
     def _order(
         self, costs: list[float], query: Query, snapshot: Snapshot, home: int

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
+from typing import NamedTuple
 
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.totals import Total
 from extproc.core.fleet.weights import Weights
 from extproc.core.strategies.gpu_factors import GpuFactors, gpu_factors
-from extproc.core.strategies.prefix_copies import Copied, PrefixCopies
+from extproc.core.strategies.prefix_copies import NOTHING, Copied, PrefixCopies
 
 _WAITING_PROMPT = 4000.0
 """Tokens to compute that a prompt that waits counts as at least: an engine computes several short
@@ -45,6 +46,32 @@ _CROWD_SECONDS = 0.02
 """Seconds after which waiting prompts are counted again, and how much a paused session counts."""
 
 _NO_LOAD = Total()
+
+
+class Work(NamedTuple):
+    """A request as work for the endpoints, whose positions stand for them."""
+
+    tokens: float
+    """Tokens of the compared part of its prompt."""
+
+    cached: dict[int, float]
+    """Those that endpoints have in their caches."""
+
+    copied: Copied = NOTHING
+    """Those that count as saved on all other endpoints that would have the copy soon."""
+
+    in_use: float = 0.0
+    """Cached tokens, at most, that requests in flight use. They need no room of their own."""
+
+    continued: Sequence[int] = ()
+    """Endpoints where the request itself ends the pause of a session."""
+
+    not_compared: float = 0.0
+    """Tokens after the compared part. They are probably where that part is, if it is more than a
+    system prompt, so they only need room."""
+
+    loading: Sequence[float] = ()
+    """Tokens that loading the adapter counts as on each endpoint; empty without an adapter."""
 
 
 class _Terms:
@@ -119,36 +146,20 @@ class PrefixCosts:
         """
         return {} if self._crowd else self._gpus.home_shares
 
-    def of(
-        self,
-        tokens: float,
-        saved: dict[int, float],
-        copied: Copied,
-        in_use: float,
-        continued: Sequence[int] = (),
-        not_compared: float = 0.0,
-        loading: Sequence[float] = (),
-    ) -> list[float]:
+    def of(self, work: Work) -> list[float]:
         """Return the cost of a request on each endpoint, by position.
 
-        The unit is the time of a prompt token on a usual endpoint. `saved` has the tokens of its
-        prompt in the endpoint's cache, of which requests in flight use up to `in_use`. `copied`
-        tokens count as saved on all others that would have the copy soon, see
-        `PrefixCopies.savings`, and fewer of them on slow ones. The request itself ends the pause of
-        a session on the endpoints `continued`. Tokens after the compared part of a long prompt are
-        probably where that part is, if it is more than a system prompt. So those `not_compared`
-        only need room. `loading` has the tokens that loading the adapter counts as on each
-        endpoint. It is empty if the request has no adapter.
+        The unit is the time of a prompt token on a usual endpoint.
         """
         weights, terms = self._weights, self._terms
-        self._count_requests(continued)
+        self._count_requests(work.continued)
         least, mean = self._least_and_mean_requests()
         balance = weights.balance / ((least + mean) / 2 + 1)
         self._here = here = _HERE * weights.batch + balance
         self._decoding = decoding = (weights.batch + balance) * weights.answer
         anywhere = 1.0 + (1 - _HERE) * weights.batch * mean
-        self._count_computed(tokens, saved, copied)
-        for position, more in enumerate(loading):
+        self._count_computed(work)
+        for position, more in enumerate(work.loading):
             terms[position].computed += more
         if self._gpus.unknown:
             self._try_unknown()
@@ -167,17 +178,17 @@ class PrefixCosts:
             for one in terms
         ]
         if crowd < self._crowd:  # loading is known from the engines, so it keeps the full factor
-            for position, more in enumerate(loading):
+            for position, more in enumerate(work.loading):
                 costs[position] += (self._crowd - crowd) * more
         if self._gpus.turns:
             for position, one in enumerate(terms):
                 costs[position] += one.turns
         for position, missed in self._evicting.items():
-            evicted = max(0.0, tokens - saved.get(position, 0.0))
+            evicted = max(0.0, work.tokens - work.cached.get(position, 0.0))
             costs[position] += terms[position].prompts * missed * evicted
-        needed = tokens + not_compared + weights.answer
+        needed = work.tokens + work.not_compared + weights.answer
         if needed > self._least_room:
-            self._add_missing_room(costs, needed, saved, in_use)
+            self._add_missing_room(costs, needed, work)
         return costs
 
     def later_turns(self, position: int) -> float:
@@ -264,14 +275,15 @@ class PrefixCosts:
                 least = one.requests
         return least, together / len(self._terms)
 
-    def _count_computed(self, tokens: float, saved: dict[int, float], copied: Copied) -> None:
+    def _count_computed(self, work: Work) -> None:
         """Count the tokens that each endpoint computes, without those that a copy saves later."""
-        more, soon, idle = copied
+        tokens = work.tokens
+        more, soon, idle = work.copied
         for one in self._terms:
             one.computed = tokens
             if more and one.load.backlog <= soon:
                 one.computed = max(0.0, tokens - more * one.copy_factor)
-        for position, known in saved.items():
+        for position, known in work.cached.items():
             one, own = self._terms[position], tokens - known
             if own < one.computed:
                 one.computed = own if own > 0 else 0.0
@@ -325,9 +337,7 @@ class PrefixCosts:
                 if missed >= _LEAST_MISSED:
                     yield position, missed / (1 - missed)
 
-    def _add_missing_room(
-        self, costs: list[float], needed: float, saved: dict[int, float], in_use: float
-    ) -> None:
+    def _add_missing_room(self, costs: list[float], needed: float, work: Work) -> None:
         """Add the tokens that do not fit into the KV cache to the costs.
 
         The request waits until others end and free as many. A token to free counts as one to
@@ -336,5 +346,5 @@ class PrefixCosts:
         for position, one in enumerate(self._terms):
             missing = needed - one.load.room
             if missing > 0:
-                missing -= min(saved.get(position, 0.0), in_use)
+                missing -= min(work.cached.get(position, 0.0), work.in_use)
                 costs[position] += one.prompts * max(missing, 0.0)

@@ -9,7 +9,7 @@ from extproc.core.fleet.engine_times import Slowness
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.strategies import Query
 from extproc.core.strategies.gpu_factors import GpuFactors, gpu_factors
-from extproc.core.strategies.prefix_copies import NOTHING
+from extproc.core.strategies.prefix_costs import Work
 from tests.core.strategies.prefix_cache_replicas import Replicas, costs, prompt, set_slowness
 
 
@@ -121,7 +121,7 @@ class TestLaterTurns:
     ) -> None:
         continuing(0.5, monkeypatch)
         found = costs(mixed)
-        found.of(1_000, {}, NOTHING, 0)
+        found.of(Work(1_000, {}))
         assert [found.later_turns(position) for position in range(3)] == factors(mixed).turns
 
     def test_cost_nothing_if_no_session_continues(
@@ -205,7 +205,7 @@ class TestUnknownEndpoint:
         for address in addresses:  # sessions pause there, and others had requests a while ago
             replicas.signals.totals.of(address).paused = 3
             replicas.signals.totals.of(address).requests = 0.4
-        slow, unknown, fast = costs(replicas).of(1_000, {}, NOTHING, 0)
+        slow, unknown, fast = costs(replicas).of(Work(1_000, {}))
         assert unknown == fast < slow
 
     @pytest.mark.parametrize(("requests", "backlog"), [(1, 0.0), (0, 1.0)])
@@ -215,7 +215,7 @@ class TestUnknownEndpoint:
         for address in addresses:
             replicas.signals.totals.of(address).requests = requests
             replicas.signals.totals.of(address).backlog = backlog
-        slow, unknown, fast = costs(replicas).of(1_000, {}, NOTHING, 0)
+        slow, unknown, fast = costs(replicas).of(Work(1_000, {}))
         assert fast < unknown < slow
 
     def test_costs_more_if_it_stays_unknown_after_some_requests(
@@ -223,10 +223,10 @@ class TestUnknownEndpoint:
     ) -> None:
         _, unknown, _ = replicas.snapshot.endpoints
         for tried in range(8):
-            slow, middle, fast = costs(replicas).of(1_000, {}, NOTHING, 0)
+            slow, middle, fast = costs(replicas).of(Work(1_000, {}))
             assert middle == fast, tried
             replicas.ledger.acquire("llama", unknown).release()
-        slow, middle, fast = costs(replicas).of(1_000, {}, NOTHING, 0)
+        slow, middle, fast = costs(replicas).of(Work(1_000, {}))
         assert fast < middle < slow
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,8 +14,8 @@ from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.weights import WEIGHTS
 from extproc.core.request.blocks import Prompt
 from extproc.core.strategies import Query
-from extproc.core.strategies.prefix_copies import NOTHING, Copied
-from extproc.core.strategies.prefix_costs import PrefixCosts
+from extproc.core.strategies.prefix_copies import Copied
+from extproc.core.strategies.prefix_costs import PrefixCosts, Work
 from tests.core.strategies.prefix_cache_replicas import (
     TOKENS,
     Replicas,
@@ -90,9 +89,9 @@ class TestPausedSession:
     def test_does_not_count_for_its_own_next_request(self) -> None:
         replicas = Replicas(2)
         asked = talk(replicas)
-        waiting = costs(replicas).of(0, {}, NOTHING, 0)
+        waiting = costs(replicas).of(Work(0, {}))
         home = replicas.addresses.index(replicas.first(asked).endpoint.address)
-        ended = costs(replicas).of(0, {}, NOTHING, 0, [home])
+        ended = costs(replicas).of(Work(0, {}, continued=[home]))
         assert waiting[home] > ended[home] == ended[1 - home]
 
     @not_compiled
@@ -125,9 +124,9 @@ class TestPausedSession:
         continued = list[Sequence[int]]()
         compute = PrefixCosts.of
 
-        def spy(costs: PrefixCosts, *given: Any, **options: Any) -> list[float]:
-            continued.append(given[4])
-            return compute(costs, *given, **options)
+        def spy(costs: PrefixCosts, work: Work) -> list[float]:
+            continued.append(work.continued)
+            return compute(costs, work)
 
         monkeypatch.setattr(PrefixCosts, "of", spy)
         home = replicas.send(asked).endpoint
@@ -445,7 +444,7 @@ class TestSlowEndpoint:
         monkeypatch.setattr(replicas.signals.prefixes, "age", lambda address: 1.0)
         monkeypatch.setattr(replicas.signals.contexts, "continued_after", lambda seconds: 0.5)
         found = costs(replicas)
-        first, second = found.of(8_000, {}, NOTHING, 0)
+        first, second = found.of(Work(8_000, {}))
         assert second == pytest.approx(2 * 8_000 + 1)
         assert first == pytest.approx(2 * 2 * 8_000 + 1)
 
@@ -459,7 +458,7 @@ class TestSlowEndpoint:
         set_slowness(monkeypatch, replicas, known)
         for endpoint in replicas.snapshot.endpoints:
             replicas.load(endpoint, 5)
-        found, usual = costs(replicas).of(tokens, {}, NOTHING, 0)
+        found, usual = costs(replicas).of(Work(tokens, {}))
         assert found == pytest.approx(factor * usual)
 
     def test_takes_longer_to_make_room_and_for_requests_that_are_not_known_yet(
@@ -469,11 +468,11 @@ class TestSlowEndpoint:
         slow, other = replicas.addresses
         known = Slowness(prompts={slow: 2.0}, steps={slow: 3.0})
         set_slowness(monkeypatch, replicas, known)
-        before = costs(replicas).of(1_000, {}, NOTHING, 0)
+        before = costs(replicas).of(Work(1_000, {}))
         for address in (slow, other):
             replicas.signals.totals.of(address).room = 0.0
         found = costs(replicas)
-        full = found.of(1_000, {}, NOTHING, 0)
+        full = found.of(Work(1_000, {}))
         assert full[0] - before[0] == pytest.approx(2 * (full[1] - before[1]))
         monkeypatch.setattr(replicas.signals.unseen, "mean", 1.0)
         later = [found.with_unseen(position, full[position]) for position in (0, 1)]
@@ -504,13 +503,13 @@ class TestDelayOfOthers:
         """Return how much more a prompt costs on an endpoint with requests than on an idle one."""
         replicas = Replicas(2)
         replicas.load(replicas.snapshot.endpoints[0], requests)
-        busy, idle = costs(replicas).of(tokens, {}, NOTHING, 0)
+        busy, idle = costs(replicas).of(Work(tokens, {}))
         return busy - idle
 
     def test_includes_that_of_requests_that_paused_sessions_will_send(self) -> None:
         replicas = Replicas(2)
         home = replicas.addresses.index(replicas.first(talk(replicas)).endpoint.address)
-        found = costs(replicas).of(8_000, {}, NOTHING, 0)
+        found = costs(replicas).of(Work(8_000, {}))
         assert found[home] > found[1 - home] + 1_000
 
     def test_rises_with_the_tokens_that_all_wait_for(self) -> None:
@@ -520,7 +519,7 @@ class TestDelayOfOthers:
         replicas = Replicas(2)
         replicas.load(replicas.snapshot.endpoints[0], 10)
         found = costs(replicas)
-        none, some = (found.of(tokens, {}, NOTHING, 0) for tokens in (0, 8_000))
+        none, some = (found.of(Work(tokens, {})) for tokens in (0, 8_000))
         more = [cost - before for cost, before in zip(some, none, strict=True)]
         mean, balance = 5, WEIGHTS.balance / (2.5 + 1)
         factors = [1 + WEIGHTS.batch * (there + mean) / 2 + balance * there for there in (10, 0)]
@@ -568,7 +567,7 @@ class TestBusyFleet:
             replicas.signals.totals.of(address).backlog = tokens
         replicas.signals.backlog.mean = mean
         found = costs(replicas)
-        none, some = (found.of(tokens, {}, NOTHING, 0) for tokens in (0, 1_000))
+        none, some = (found.of(Work(tokens, {})) for tokens in (0, 1_000))
         more = [cost - before for cost, before in zip(some, none, strict=True)]
         later = WEIGHTS.crowd * prompts * 1_000
         assert more == pytest.approx([2_000 + later, 1_000 + later, 1_000 + later])
@@ -594,18 +593,18 @@ class TestBusyFleet:
             total = replicas.signals.totals.of(endpoint.address)
             total.backlog, total.requests = 12_000, 0
         found = costs(replicas)
-        none, some = (found.of(tokens, {}, NOTHING, 0) for tokens in (0, 1_000))
+        none, some = (found.of(Work(tokens, {})) for tokens in (0, 1_000))
         known = 1 / 4  # of four requests
         more = [cost - before for cost, before in zip(some, none, strict=True)]
         assert more == pytest.approx([1_000 * (1 + known * WEIGHTS.crowd * 2)] * 2)
-        loading = found.of(0, {}, NOTHING, 0, loading=[0, 1_000])  # engines report adapters
+        loading = found.of(Work(0, {}, loading=[0, 1_000]))  # engines report adapters
         assert loading[1] - loading[0] == pytest.approx(1_000 * (1 + WEIGHTS.crowd * 2))
 
     def test_includes_a_step_as_probable_as_a_request_of_others(self) -> None:
         replicas = Replicas(4)
         for address, mean in zip(replicas.addresses, (0.0, 0.25, 1.0, 3.0), strict=True):
             replicas.signals.totals.of(address).requests = mean
-        idle, quarter, one, several = costs(replicas).of(0, {}, NOTHING, 0)
+        idle, quarter, one, several = costs(replicas).of(Work(0, {}))
         per_request = (several - one) / 2
         assert one - idle == pytest.approx(WEIGHTS.step + per_request)
         assert quarter - idle == pytest.approx((WEIGHTS.step + per_request) / 4)
@@ -621,7 +620,7 @@ class TestBusyFleet:
         known = Slowness(prompts={replicas.addresses[0]: 2.0}, steps={})
         set_slowness(monkeypatch, replicas, known)
         found = costs(replicas)
-        found.of(1_000, {1: 400}, NOTHING, 0)
+        found.of(Work(1_000, {1: 400}))
         behind = WEIGHTS.crowd * 2 / 4  # two prompts wait, and a quarter of the requests is known
         assert found.prompt_wait(0) == pytest.approx(2 * (12_000 + 1_000) + behind * 1_000)
         assert found.prompt_wait(1) == pytest.approx(16_000 + 600 + behind * 600)
@@ -643,7 +642,7 @@ class TestCopy:
     def test_counts_only_where_it_would_be_ready_soon(self) -> None:
         replicas = Replicas(2)
         replicas.load(replicas.snapshot.endpoints[1], 1, backlog=4_000)
-        soon, late = costs(replicas).of(8_000, {}, Copied(7_000, soon=3_000), 0)
+        soon, late = costs(replicas).of(Work(8_000, {}, Copied(7_000, soon=3_000)))
         assert late > soon + 7_000 + 4_000
 
 
@@ -662,7 +661,7 @@ class TestLoads:
             self.happen(replicas, event, pick)
             new = costs(replicas)  # this ends paused sessions, which `kept` counts next
             kept.refresh(replicas.clock.now)
-            assert kept.of(1_000, {}, NOTHING, 0) == new.of(1_000, {}, NOTHING, 0)
+            assert kept.of(Work(1_000, {})) == new.of(Work(1_000, {}))
             loads = zip(kept.copies._totals, new.copies._totals, strict=True)
             assert all(one is other for one, other in loads)
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Container
 from math import inf
 
-_PROBABLE = 0.5
-"""Requests on average from which an endpoint probably has any."""
+_BUSY = 0.5
+"""Mean number of others' requests from which an endpoint counts as busy. The mean of one request
+falls to this 7 s after its end."""
 
 
 class Total:
@@ -53,8 +54,8 @@ class Total:
 
     @property
     def has_requests(self) -> bool:
-        """True if it probably has requests. Less than one is a mean of others'."""
-        return self.requests >= _PROBABLE
+        """True if there is a known request, or if the mean of others' is at least one half."""
+        return self.requests >= _BUSY
 
     @property
     def is_idle(self) -> bool:

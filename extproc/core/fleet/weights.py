@@ -26,7 +26,8 @@ class Weights(NamedTuple):
 
     batch: float = 0.03
     """Share of a request's tokens, with `answer`, that each request on the endpoint waits for. For
-    the tokens to compute, half of it counts with the mean number of requests on an endpoint."""
+    the tokens to compute, half of it is multiplied by the mean number of requests on an endpoint
+    instead."""
 
     balance: float = 0.5
     """Added to `batch`, divided by the usual requests + 1. It balances requests also while there

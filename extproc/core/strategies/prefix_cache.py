@@ -81,7 +81,7 @@ from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.schema import SignalsSpec
 from extproc.core.strategies.adapter_loads import load_tokens
 from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, Strategy
-from extproc.core.strategies.home_endpoints import PLACES, HomeEndpoints
+from extproc.core.strategies.home_endpoints import PLACES, HomeEndpoints, Homes
 from extproc.core.strategies.prefix_copies import NOTHING
 from extproc.core.strategies.prefix_costs import Work
 from extproc.core.strategies.prefix_views import Views
@@ -106,7 +106,7 @@ _NEARLY_ALONE = 0.05
 little traffic agree."""
 
 
-class _Known(NamedTuple):
+class _Found(NamedTuple):
     """A request's prompt, and its blocks in the endpoints' caches."""
 
     prompt: Prompt
@@ -118,7 +118,18 @@ class _Known(NamedTuple):
     """Blocks in each endpoint's cache, by position."""
 
     deepest: int
-    """The most of them."""
+    """The highest of these numbers; 0 if there are none."""
+
+    @property
+    def prefix(self) -> int | None:
+        """The hash of the deepest block; None if there is none, or if there are several prompts."""
+        is_one = self.deepest and not self.prompt.other_chains
+        return self.prompt.blocks[self.deepest - 1] if is_one else None
+
+    @property
+    def repeated_blocks(self) -> int:
+        """The blocks that have probably been sent before, by this sidecar or another."""
+        return max(self.deepest, self.prompt.previous_blocks)
 
     @property
     def has_history(self) -> bool:
@@ -157,8 +168,7 @@ class PrefixCache(Strategy):
         self._weights = weights
         self._views = Views(signals, weights)
         self._view = self._views.of(())
-        self._prefix: int | None = None
-        self._repeated_blocks = 0
+        self._found = _Found(_NO_PROMPT, 0.0, 0.0, {}, 0)  # of the request that was ranked last
         self._agreement = 0.0  # probability that another sidecar has sent a prompt like this one
         self._stale: Collection[str] = ()
         self._refreshed_at = -inf
@@ -171,17 +181,22 @@ class PrefixCache(Strategy):
             return
         self._use_endpoints(eligible)
         self._refresh_signals()
-        known = self._look_up(query)
-        cached = {position: known.per_block * depth for position, depth in known.depths.items()}
-        key = self._add_homes(cached, known, query, snapshot)
-        costs = self._view.costs.of(self._work(known, cached, query.adapter))
-        for hops, position in enumerate(self._order(costs, query, snapshot, key)):
-            depth = known.depths.get(position, 0)
+        found = self._found = self._look_up(query)
+        cached = {position: found.per_block * depth for position, depth in found.depths.items()}
+        others = self._signals.pressure.share_of_others
+        self._agreement = others and others * self._homes.repeated_share(others)
+        homes = self._homes_of(found, query, alone=not others)
+        if others:
+            shares = self._view.costs.home_shares
+            self._add_homes(cached, found, homes.walk(snapshot, query.adapter, shares))
+        costs = self._view.costs.of(self._work(found, cached, query.adapter))
+        for hops, position in enumerate(self._order(costs, query, snapshot, homes.key)):
+            depth = found.depths.get(position, 0)
             if query.prompt is None:
                 yield Candidate(eligible[position], hops, Reason.NO_PREFIX)
             else:
-                prediction = Prediction(known.tokens, known.per_block * depth)
-                yield Candidate(eligible[position], hops, _reason(depth, known.deepest), prediction)
+                prediction = Prediction(found.tokens, found.per_block * depth)
+                yield Candidate(eligible[position], hops, _reason(depth, found.deepest), prediction)
 
     def describe(self, query: Query, chosen: Candidate) -> SentRequest:
         """Return the prompt and the adapter, which the endpoint will have in its memory.
@@ -191,11 +206,11 @@ class PrefixCache(Strategy):
         prompt, prediction = query.prompt, chosen.prediction
         if prompt is None or prediction is None:
             return SentRequest(query.adapter)
-        self._homes.sent(prompt, self._repeated_blocks)
+        self._homes.sent(prompt, self._found.repeated_blocks)
         return SentRequest(
             query.adapter,
             (prompt.blocks, *prompt.other_chains),
-            self._prefix,
+            self._found.prefix,
             prediction.prompt_tokens,
             prediction.prompt_tokens - prediction.cached_tokens,
         )
@@ -233,32 +248,40 @@ class PrefixCache(Strategy):
             self._stale = self._signals.stale(max_age)
             self._view.trust(self._stale)
 
-    def _look_up(self, query: Query) -> _Known:
-        """Look up the prompt in the endpoints' caches, and remember that for `describe`."""
+    def _look_up(self, query: Query) -> _Found:
+        """Look up the prompt in the endpoints' caches."""
         prompt = query.prompt or _NO_PROMPT
         depths = self._cached_blocks(prompt)
-        deepest = max(depths.values(), default=0)
-        is_one = deepest and not prompt.other_chains
-        self._prefix = prompt.blocks[deepest - 1] if is_one else None
-        self._repeated_blocks = max(deepest, prompt.previous_blocks)
         tokens = prompt.bytes / query.bytes_per_token
-        return _Known(prompt, tokens, BLOCK_BYTES / query.bytes_per_token, depths, deepest)
+        per_block = BLOCK_BYTES / query.bytes_per_token
+        return _Found(prompt, tokens, per_block, depths, max(depths.values(), default=0))
 
-    def _work(self, known: _Known, cached: dict[int, float], adapter: str) -> Work:
-        """Return what the request asks of the endpoints. `cached` tokens are on each of them."""
+    def _homes_of(self, found: _Found, query: Query, *, alone: bool) -> Homes:
+        """Return the home endpoints of the prompt. `alone` if no other sidecar sends requests."""
+        return self._homes.of(
+            query,
+            found.prompt,
+            len(self._view.eligible),
+            everywhere=self._all_have(found.prompt.system_blocks, found.depths),
+            alone=alone,
+            kv_usage=self._view.costs.kv_usage,
+        )
+
+    def _work(self, found: _Found, cached: dict[int, float], adapter: str) -> Work:
+        """Return the work that the request causes. `cached` has the tokens in each cache."""
         copied, in_use, continued = NOTHING, 0.0, list[int]()
-        compared = known.compared_tokens
-        if self._prefix is not None:
-            shared = known.per_block * known.deepest
-            copied = self._view.costs.copies.savings(compared, cached, self._prefix, shared)
-            in_use = shared if self._signals.contexts.sharing(self._prefix) else 0.0
-            if known.has_history:
-                continued = self._continued(known)
+        compared, prefix = found.compared_tokens, found.prefix
+        if prefix is not None:
+            shared = found.per_block * found.deepest
+            copied = self._view.costs.copies.savings(compared, cached, prefix, shared)
+            in_use = shared if self._signals.contexts.sharing(prefix) else 0.0
+            if found.has_history:
+                continued = self._continued(found)
         loading: Sequence[float] = ()
         if adapter:
             residency = self._signals.residency
             loading = load_tokens(residency, adapter, self._view.addresses, self._stale)
-        not_compared = known.tokens - compared
+        not_compared = found.tokens - compared
         return Work(compared, cached, copied, in_use, continued, not_compared, loading)
 
     def _cached_blocks(self, prompt: Prompt) -> dict[int, int]:
@@ -280,52 +303,36 @@ class PrefixCache(Strategy):
                     depths[position] = depths.get(position, 0) + depth
         return depths
 
-    def _continued(self, known: _Known) -> list[int]:
+    def _continued(self, found: _Found) -> list[int]:
         """Return the positions where the prompt continues a session that counts as paused."""
-        signals, found = self._signals, list[int]()
-        for position, depth in reversed(known.depths.items()):
-            if depth < known.deepest:
+        signals, positions = self._signals, list[int]()
+        for position, depth in reversed(found.depths.items()):
+            if depth < found.deepest:
                 break
             address = self._view.addresses[position]
-            run = signals.prefixes.run_ending(address, known.prompt.blocks, depth)
+            run = signals.prefixes.run_ending(address, found.prompt.blocks, depth)
             if run and signals.contexts.pauses((address, run)):
-                found.append(position)
-        return found
+                positions.append(position)
+        return positions
 
     def _all_have(self, blocks: int, depths: Mapping[int, int]) -> bool:
         """Return True if every endpoint has this number of the prompt's blocks."""
         return len(depths) == len(self._view.addresses) and min(depths.values()) >= blocks
 
-    def _add_homes(
-        self, cached: dict[int, float], known: _Known, query: Query, snapshot: Snapshot
-    ) -> int:
+    def _add_homes(self, cached: dict[int, float], found: _Found, ring: Iterator[Endpoint]) -> None:
         """Add the tokens that other sidecars have probably sent to the prompt's home endpoints.
 
-        Return the prompt's key on the ring.
+        `ring` begins with these endpoints.
         """
-        prompt, costs = known.prompt, self._view.costs
-        others = self._signals.pressure.share_of_others
-        self._agreement = others and others * self._homes.repeated_share(others)
-        homes = self._homes.of(
-            query,
-            prompt,
-            len(self._view.eligible),
-            everywhere=self._all_have(prompt.system_blocks, known.depths),
-            alone=not others,
-            kv_usage=costs.kv_usage,
-        )
-        if not others:
-            return homes.key
-        sent = self._agreement * known.compared_tokens
-        if known.deepest < prompt.previous_blocks:  # another sidecar has sent that turn
-            sent = max(sent, _PREVIOUS * known.per_block * prompt.previous_blocks)
+        sent = self._agreement * found.compared_tokens
+        if found.deepest < found.prompt.previous_blocks:  # another sidecar has sent that turn
+            sent = max(sent, _PREVIOUS * found.per_block * found.prompt.previous_blocks)
         expected = self._weights.home * sent
-        for endpoint in islice(homes.walk(snapshot, query.adapter, costs.home_shares), PLACES):
+        for endpoint in islice(ring, PLACES):
             position = self._view.trusted.get(endpoint.address)
             if position is not None and expected > cached.get(position, 0.0):
                 cached[position] = expected
             expected /= 2
-        return homes.key
 
     def _order(
         self, costs: list[float], query: Query, snapshot: Snapshot, home: int

@@ -24,9 +24,10 @@ _LEAST_WAIT = 1.0
 faster one costs less."""
 
 _HERE = 0.5
-"""Share of `batch` by which a token to compute delays the requests on its own endpoint. With the
-rest, it delays as many as an endpoint has on average: a busy endpoint leaves later requests to the
-others."""
+"""Share of `batch` that is multiplied by the requests on the endpoint itself. The rest is
+multiplied by the mean number of requests on an endpoint, because a busy one leaves later requests
+to the others. On the workloads of docs/prefix-caches.md, mean TTFT is 0.5 % shorter than with 1,
+and p99 2.7 %."""
 
 _LEAST_MISSED = 0.02
 """Share of evicted tokens that are missed, below which an eviction costs nothing."""
@@ -49,16 +50,17 @@ _NO_LOAD = Total()
 
 
 class Work(NamedTuple):
-    """A request as work for the endpoints, whose positions stand for them."""
+    """The work that a request causes. Positions stand for endpoints."""
 
     tokens: float
     """Tokens of the compared part of its prompt."""
 
     cached: dict[int, float]
-    """Those that endpoints have in their caches."""
+    """Tokens of it in the endpoints' caches."""
 
     copied: Copied = NOTHING
-    """Those that count as saved on all other endpoints that would have the copy soon."""
+    """Tokens of it that count as saved on all other endpoints that would have the copy soon, and
+    fewer on slow ones (`PrefixCopies.savings`)."""
 
     in_use: float = 0.0
     """Cached tokens, at most, that requests in flight use. They need no room of their own."""
@@ -157,7 +159,7 @@ class PrefixCosts:
         balance = weights.balance / ((least + mean) / 2 + 1)
         self._here = here = _HERE * weights.batch + balance
         self._decoding = decoding = (weights.batch + balance) * weights.answer
-        anywhere = 1.0 + (1 - _HERE) * weights.batch * mean
+        own = 1.0 + (1 - _HERE) * weights.batch * mean  # what each token to compute counts as
         self._count_computed(work)
         for position, more in enumerate(work.loading):
             terms[position].computed += more
@@ -166,7 +168,7 @@ class PrefixCosts:
         crowd, reading = self._reduced_crowd(), weights.reading
         idle, busy = _LEAST_WAIT, _LEAST_WAIT + weights.step
         costs = [
-            one.prompts * (one.load.backlog + one.computed * (anywhere + here * one.requests))
+            one.prompts * (one.load.backlog + one.computed * (own + here * one.requests))
             + one.steps
             * (
                 # Less than one request is a mean of others': the probability of a step.
@@ -208,7 +210,7 @@ class PrefixCosts:
         """Return the cost on an endpoint if it has requests that are not known yet.
 
         `cost` is the last result of `of` for this endpoint. The step and the context of these
-        requests are not counted.
+        requests, and their part of the mean number of requests, are not counted.
         """
         unseen = self._signals.unseen.mean
         if not unseen:

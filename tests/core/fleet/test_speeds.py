@@ -102,6 +102,7 @@ class TestSeconds:
             totals = StepTotals(0, 0, second * 0.1, second * 10)
             times.read(A, Report(Load(0, 0.0), 0, steps=totals), clock())
         assert speeds.seconds(A, 2, 1_000) == pytest.approx((2 + 5) * 0.01)
+        assert speeds.tokens(A, 3 * (1 + 5) * 0.01) == pytest.approx(3_000)
         compute(speeds, clock, 1)
         assert speeds.seconds(A, 1, 5_000) == pytest.approx(1, rel=0.2)
 

@@ -14,6 +14,14 @@ def test_unknown_endpoint_is_idle() -> None:
     assert Totals().of(A).is_idle
 
 
+def test_endpoint_has_requests_if_it_probably_has_some_of_others() -> None:
+    total = Total()
+    for mean, has_requests in ((0.0, False), (0.4, False), (0.5, True), (1.0, True)):
+        total.other_requests = mean
+        total.add_up()
+        assert total.has_requests == has_requests, mean
+
+
 def test_endpoint_keeps_its_object() -> None:
     totals = Totals()
     assert totals.of(A) is totals.of(A) is not totals.of(B)

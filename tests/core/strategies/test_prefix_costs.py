@@ -400,6 +400,18 @@ class TestPromptThatDoesNotFit:
         replicas.load(next(replicas.others(home)), 1, backlog=1_000)
         assert self.following(replicas, home, 150_000) == home
 
+    def test_needs_room_for_the_rest(self, replicas: Replicas) -> None:
+        for address in replicas.addresses:
+            replicas.signals.totals.of(address).room = 1_000
+        found = costs(replicas)
+        all_of_it, less = (
+            found.of(Work(11_000, {0: 10_000}, in_use=used, not_compared=5_000))[0]
+            for used in (0, 8_000)
+        )
+        assert all_of_it - less == pytest.approx(8_000)
+        compared = found.of(Work(11_000, {0: 10_000}))[0]
+        assert all_of_it - compared == pytest.approx(5_000)
+
 
 class TestSlowEndpoint:
     def test_gets_fewer_requests(self) -> None:
@@ -515,14 +527,18 @@ class TestDelayOfOthers:
     def test_rises_with_the_tokens_that_all_wait_for(self) -> None:
         assert self.delay(16_000) > 1.9 * self.delay(8_000)
 
-    def test_is_half_that_of_requests_there_and_half_that_of_as_many_as_elsewhere(self) -> None:
+    def test_depends_by_half_of_the_batch_on_the_mean_of_all_endpoints(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         replicas = Replicas(2)
         replicas.load(replicas.snapshot.endpoints[0], 10)
+        monkeypatch.setattr(PrefixCosts, "_expected_requests", lambda _: 1.0)
+        replicas.signals.totals.of(replicas.addresses[1]).paused = 2  # they count like others
         found = costs(replicas)
         none, some = (found.of(Work(tokens, {})) for tokens in (0, 8_000))
         more = [cost - before for cost, before in zip(some, none, strict=True)]
-        mean, balance = 5, WEIGHTS.balance / (2.5 + 1)
-        factors = [1 + WEIGHTS.batch * (there + mean) / 2 + balance * there for there in (10, 0)]
+        mean, balance = 6, WEIGHTS.balance / ((2 + 6) / 2 + 1)
+        factors = [1 + WEIGHTS.batch * (there + mean) / 2 + balance * there for there in (10, 2)]
         assert more == pytest.approx([8_000 * factor for factor in factors])
 
     def test_is_that_of_an_answer_if_the_prompt_is_cached(self) -> None:

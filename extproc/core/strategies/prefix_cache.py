@@ -71,22 +71,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
 from random import Random
-from typing import NamedTuple
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.weights import WEIGHTS, Weights
-from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.schema import SignalsSpec
 from extproc.core.strategies.adapter_loads import load_tokens
 from extproc.core.strategies.base import Candidate, Prediction, Query, Reason, Strategy
+from extproc.core.strategies.cached_prompt import CachedPrompt
 from extproc.core.strategies.home_endpoints import PLACES, HomeEndpoints, Homes
 from extproc.core.strategies.prefix_copies import NOTHING
 from extproc.core.strategies.prefix_costs import Work
 from extproc.core.strategies.prefix_views import Views
-
-_NO_PROMPT = Prompt((), 0)
 
 _PREVIOUS = 0.95
 """Share of a conversation's previous turn that counts as cached on its home endpoint if another
@@ -104,44 +101,6 @@ _FEW = 0.1
 _NEARLY_ALONE = 0.05
 """Share of the lowest cost by which other endpoints may always cost more, so that sidecars with
 little traffic agree."""
-
-
-class _Found(NamedTuple):
-    """A request's prompt, and its blocks in the endpoints' caches."""
-
-    prompt: Prompt
-    tokens: float
-    per_block: float
-    """Tokens of a block."""
-
-    depths: dict[int, int]
-    """Blocks in each endpoint's cache, by position."""
-
-    deepest: int
-    """The highest of these numbers; 0 if there are none."""
-
-    @property
-    def prefix(self) -> int | None:
-        """The hash of the deepest block; None if there is none, or if there are several prompts."""
-        is_one = self.deepest and not self.prompt.other_chains
-        return self.prompt.blocks[self.deepest - 1] if is_one else None
-
-    @property
-    def repeated_blocks(self) -> int:
-        """The blocks that have probably been sent before, by this sidecar or another."""
-        return max(self.deepest, self.prompt.previous_blocks)
-
-    @property
-    def has_history(self) -> bool:
-        """True if an endpoint has more than the system prompt."""
-        return self.deepest > self.prompt.system_blocks
-
-    @property
-    def compared_tokens(self) -> float:
-        """Tokens of the prompt that count: those of the compared part if it has a history."""
-        if self.has_history:
-            return min(self.tokens, self.per_block * self.prompt.most_compared_blocks)
-        return self.tokens
 
 
 class PrefixCache(Strategy):
@@ -168,7 +127,7 @@ class PrefixCache(Strategy):
         self._weights = weights
         self._views = Views(signals, weights)
         self._view = self._views.of(())
-        self._found = _Found(_NO_PROMPT, 0.0, 0.0, {}, 0)  # of the request that was ranked last
+        self._found = CachedPrompt.of(Query(), {}, signals.prefixes)  # that was ranked last
         self._agreement = 0.0  # probability that another sidecar has sent a prompt like this one
         self._stale: Collection[str] = ()
         self._refreshed_at = -inf
@@ -181,7 +140,8 @@ class PrefixCache(Strategy):
             return
         self._use_endpoints(eligible)
         self._refresh_signals()
-        found = self._found = self._look_up(query)
+        prefixes = self._signals.prefixes
+        found = self._found = CachedPrompt.of(query, self._view.trusted, prefixes)
         cached = {position: found.per_block * depth for position, depth in found.depths.items()}
         others = self._signals.pressure.share_of_others
         self._agreement = others and others * self._homes.repeated_share(others)
@@ -221,10 +181,10 @@ class PrefixCache(Strategy):
         if query.prompt is None or not eligible:
             return ()
         self._use_endpoints(eligible)
-        depths = self._cached_blocks(query.prompt)
-        enough = max(depths.values(), default=0) * _WARM
-        found = tuple(self._view.addresses[p] for p, depth in depths.items() if depth >= enough)
-        return found if len(found) <= _MOST_WARM else ()
+        cached = CachedPrompt.of(query, self._view.trusted, self._signals.prefixes)
+        enough = cached.deepest * _WARM
+        warm = [position for position, depth in cached.depths.items() if depth >= enough]
+        return tuple([self._view.addresses[p] for p in warm]) if len(warm) <= _MOST_WARM else ()
 
     def _use_endpoints(self, eligible: Sequence[Endpoint]) -> None:
         """Number the eligible endpoints: their positions stand for them in costs and depths."""
@@ -248,15 +208,7 @@ class PrefixCache(Strategy):
             self._stale = self._signals.stale(max_age)
             self._view.trust(self._stale)
 
-    def _look_up(self, query: Query) -> _Found:
-        """Look up the prompt in the endpoints' caches."""
-        prompt = query.prompt or _NO_PROMPT
-        depths = self._cached_blocks(prompt)
-        tokens = prompt.bytes / query.bytes_per_token
-        per_block = BLOCK_BYTES / query.bytes_per_token
-        return _Found(prompt, tokens, per_block, depths, max(depths.values(), default=0))
-
-    def _homes_of(self, found: _Found, query: Query, *, alone: bool) -> Homes:
+    def _homes_of(self, found: CachedPrompt, query: Query, *, alone: bool) -> Homes:
         """Return the home endpoints of the prompt. `alone` if no other sidecar sends requests."""
         return self._homes.of(
             query,
@@ -267,7 +219,7 @@ class PrefixCache(Strategy):
             kv_usage=self._view.costs.kv_usage,
         )
 
-    def _work(self, found: _Found, cached: dict[int, float], adapter: str) -> Work:
+    def _work(self, found: CachedPrompt, cached: dict[int, float], adapter: str) -> Work:
         """Return the work that the request causes. `cached` has the tokens in each cache."""
         copied, in_use, continued = NOTHING, 0.0, list[int]()
         compared, prefix = found.compared_tokens, found.prefix
@@ -284,26 +236,7 @@ class PrefixCache(Strategy):
         not_compared = found.tokens - compared
         return Work(compared, cached, copied, in_use, continued, not_compared, loading)
 
-    def _cached_blocks(self, prompt: Prompt) -> dict[int, int]:
-        """Return the number of the prompt's blocks in each endpoint's cache, by position.
-
-        The deepest come last. If a request has several prompts, their blocks are added up, and the
-        order is any.
-        """
-        trusted, prefixes = self._view.trusted, self._signals.prefixes
-        depths = dict[int, int]()
-        for address, depth in prefixes.matches(prompt.blocks).items():
-            position = trusted.get(address)
-            if position is not None:
-                depths[position] = depth
-        for blocks in prompt.other_chains:
-            for address, depth in prefixes.matches(blocks).items():
-                position = trusted.get(address)
-                if position is not None:
-                    depths[position] = depths.get(position, 0) + depth
-        return depths
-
-    def _continued(self, found: _Found) -> list[int]:
+    def _continued(self, found: CachedPrompt) -> list[int]:
         """Return the positions where the prompt continues a session that counts as paused."""
         signals, positions = self._signals, list[int]()
         for position, depth in reversed(found.depths.items()):
@@ -319,7 +252,9 @@ class PrefixCache(Strategy):
         """Return True if every endpoint has this number of the prompt's blocks."""
         return len(depths) == len(self._view.addresses) and min(depths.values()) >= blocks
 
-    def _add_homes(self, cached: dict[int, float], found: _Found, ring: Iterator[Endpoint]) -> None:
+    def _add_homes(
+        self, cached: dict[int, float], found: CachedPrompt, ring: Iterator[Endpoint]
+    ) -> None:
         """Add the tokens that other sidecars have probably sent to the prompt's home endpoints.
 
         `ring` begins with these endpoints.

@@ -159,7 +159,7 @@ class PrefixCosts:
         balance = weights.balance / ((least + mean) / 2 + 1)
         self._here = here = _HERE * weights.batch + balance
         self._decoding = decoding = (weights.batch + balance) * weights.answer
-        own = 1.0 + (1 - _HERE) * weights.batch * mean  # what each token to compute counts as
+        everywhere = 1.0 + (1 - _HERE) * weights.batch * mean  # with the token's own time
         self._count_computed(work)
         for position, more in enumerate(work.loading):
             terms[position].computed += more
@@ -168,7 +168,7 @@ class PrefixCosts:
         crowd, reading = self._reduced_crowd(), weights.reading
         idle, busy = _LEAST_WAIT, _LEAST_WAIT + weights.step
         costs = [
-            one.prompts * (one.load.backlog + one.computed * (own + here * one.requests))
+            one.prompts * (one.load.backlog + one.computed * (everywhere + here * one.requests))
             + one.steps
             * (
                 # Less than one request is a mean of others': the probability of a step.

@@ -16,7 +16,7 @@ def test_unknown_endpoint_is_idle() -> None:
 
 def test_endpoint_has_requests_if_it_probably_has_some_of_others() -> None:
     total = Total()
-    for mean, has_requests in ((0.0, False), (0.4, False), (0.5, True), (1.0, True)):
+    for mean, has_requests in ((0.0, False), (0.49, False), (0.5, True), (1.0, True)):
         total.other_requests = mean
         total.add_up()
         assert total.has_requests == has_requests, mean

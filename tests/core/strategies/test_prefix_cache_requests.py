@@ -9,8 +9,10 @@ import pytest
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.weights import Weights
+from extproc.core.request.blocks import Prompt
 from extproc.core.strategies import Query, Reason, prefix_views
-from extproc.core.strategies.prefix_costs import PrefixCosts
+from extproc.core.strategies.home_endpoints import HomeEndpoints
+from extproc.core.strategies.prefix_costs import PrefixCosts, Work
 from tests.core.strategies.prefix_cache_replicas import (
     TOKENS,
     Replicas,
@@ -207,3 +209,68 @@ class TestAdapters:
         replicas = self.replicas()
         home = replicas.serve(query("prompt")._replace(adapter="sql")).endpoint
         assert replicas.signals.residency.has(home.address, "sql")
+
+
+@not_compiled
+class TestWork:
+    """A conversation of which the sidecar compares 16,000 of 100,000 tokens."""
+
+    LONG = prompt("conversation", 16_000)._replace(bytes=400_000)
+
+    @pytest.fixture
+    def replicas(self) -> Replicas:
+        return Replicas(2)
+
+    def work(
+        self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch, shown: Prompt = LONG
+    ) -> Work:
+        """Return the work that the next request of this conversation causes."""
+        asked, compute = list[Work](), PrefixCosts.of
+
+        def spy(costs: PrefixCosts, work: Work) -> list[float]:
+            asked.append(work)
+            return compute(costs, work)
+
+        monkeypatch.setattr(PrefixCosts, "of", spy)
+        found = replicas.first(Query(prompt=shown))
+        assert found.prediction is not None
+        assert 4 * found.prediction.prompt_tokens == shown.bytes
+        return asked[-1]
+
+    def test_is_all_of_a_prompt_without_history(
+        self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        work = self.work(replicas, monkeypatch)
+        assert (work.tokens, work.not_compared, work.cached) == (100_000, 0, {})
+
+    def test_of_a_conversation_is_the_compared_part_and_needs_room_for_the_rest(
+        self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replicas.serve(Query(prompt=self.LONG))
+        work = self.work(replicas, monkeypatch)
+        assert work.tokens == 16_000 + TOKENS
+        assert work.not_compared == 100_000 - work.tokens
+        assert list(work.cached.values()) == [16_000]
+        assert work.in_use == 0
+
+    def test_shares_the_room_of_a_request_in_flight(
+        self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replicas.serve(Query(prompt=self.LONG))
+        continued, other, new = (
+            prompt(name, 1_000, after=self.LONG) for name in ("continued", "other", "new")
+        )
+        replicas.serve(Query(prompt=continued))
+        replicas.send(Query(prompt=other))
+        assert self.work(replicas, monkeypatch, new).in_use == 16_000
+
+    def test_is_less_on_home_endpoints_by_the_compared_part_at_most(
+        self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        home = replicas.serve(Query(prompt=self.LONG)).endpoint
+        for endpoint in replicas.snapshot.endpoints:  # all requests are others'
+            replicas.scrape(endpoint, running=10)
+        monkeypatch.setattr(HomeEndpoints, "repeated_share", lambda *_: 1.0)
+        work = self.work(replicas, monkeypatch)
+        other = replicas.addresses.index(next(replicas.others(home)).address)
+        assert 0 < work.cached[other] <= work.tokens

@@ -400,7 +400,7 @@ class TestPromptThatDoesNotFit:
         replicas.load(next(replicas.others(home)), 1, backlog=1_000)
         assert self.following(replicas, home, 150_000) == home
 
-    def test_needs_room_for_the_rest(self, replicas: Replicas) -> None:
+    def test_needs_room_for_all_other_tokens(self, replicas: Replicas) -> None:
         for address in replicas.addresses:
             replicas.signals.totals.of(address).room = 1_000
         found = costs(replicas)
@@ -527,6 +527,7 @@ class TestDelayOfOthers:
     def test_rises_with_the_tokens_that_all_wait_for(self) -> None:
         assert self.delay(16_000) > 1.9 * self.delay(8_000)
 
+    @not_compiled
     def test_depends_by_half_of_the_batch_on_the_mean_of_all_endpoints(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -1,0 +1,65 @@
+"""The parts of a prompt that are in the endpoints' caches, for PrefixCache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from extproc.core.fleet.prefix_index import PrefixIndex
+from extproc.core.request.blocks import BLOCK_BYTES, Prompt
+from extproc.core.strategies.base import Query
+
+_NO_PROMPT = Prompt((), 0)
+
+
+class CachedPrompt(NamedTuple):
+    """A request's prompt, and its blocks in the caches of endpoints, which positions stand for."""
+
+    prompt: Prompt
+    tokens: float
+    per_block: float
+    """Tokens of a block."""
+
+    depths: dict[int, int]
+    """Blocks in each endpoint's cache; the highest numbers come last if there is one prompt. If
+    there are several, their blocks are added up."""
+
+    deepest: int
+    """The highest of these numbers; 0 if there are none."""
+
+    @classmethod
+    def of(cls, query: Query, positions: Mapping[str, int], prefixes: PrefixIndex) -> CachedPrompt:
+        """Look up a request's prompt in the caches of the endpoints with these addresses."""
+        prompt = query.prompt or _NO_PROMPT
+        depths = dict[int, int]()
+        for blocks in (prompt.blocks, *prompt.other_chains):
+            for address, depth in prefixes.matches(blocks).items():
+                position = positions.get(address)
+                if position is not None:
+                    depths[position] = depths.get(position, 0) + depth
+        tokens = prompt.bytes / query.bytes_per_token
+        per_block = BLOCK_BYTES / query.bytes_per_token
+        return cls(prompt, tokens, per_block, depths, max(depths.values(), default=0))
+
+    @property
+    def prefix(self) -> int | None:
+        """The hash of the deepest block; None if there is none, or if there are several prompts."""
+        is_one = self.deepest and not self.prompt.other_chains
+        return self.prompt.blocks[self.deepest - 1] if is_one else None
+
+    @property
+    def repeated_blocks(self) -> int:
+        """The blocks that have probably been sent before, by this sidecar or another."""
+        return max(self.deepest, self.prompt.previous_blocks)
+
+    @property
+    def has_history(self) -> bool:
+        """True if an endpoint has more than the system prompt."""
+        return self.deepest > self.prompt.system_blocks
+
+    @property
+    def compared_tokens(self) -> float:
+        """Tokens of the prompt that count: those of the compared part if it has a history."""
+        if self.has_history:
+            return min(self.tokens, self.per_block * self.prompt.most_compared_blocks)
+        return self.tokens

@@ -48,6 +48,15 @@ class CachedPrompt(NamedTuple):
         return self.prompt.blocks[self.deepest - 1] if is_one else None
 
     @property
+    def tied_tokens(self) -> float:
+        """The tokens that only one endpoint has; 0 if there are several prompts."""
+        if self.prefix is None:
+            return 0.0
+        deepest_first = reversed(self.depths.values())
+        more = next(deepest_first) - next(deepest_first, 0)
+        return self.per_block * more
+
+    @property
     def repeated_blocks(self) -> int:
         """The blocks that have probably been sent before, by this sidecar or another."""
         return max(self.deepest, self.prompt.previous_blocks)

@@ -19,8 +19,9 @@ and the load from other sidecars.
                  + reading * tokens of the prompts in flight on e          (fleet.contexts)
         later  = crowd * own * prompts that wait on the median endpoint
         turns  = expected turns * what a usual one costs more than on the cheapest endpoint
+        tied   = delay by a copy of requests whose prefixes only e has     (tied_requests)
         cost   = prompts' slowness(e) * (wait + own + delay)               (fleet.engine_times)
-                 + steps' slowness(e) * steps + later + turns
+                 + steps' slowness(e) * steps + later + turns + tied
 
         Here `balance` is the weight divided by the usual requests + 1.
 
@@ -84,6 +85,7 @@ from extproc.core.strategies.home_endpoints import PLACES, HomeEndpoints, Homes
 from extproc.core.strategies.prefix_copies import NOTHING
 from extproc.core.strategies.prefix_costs import Work
 from extproc.core.strategies.prefix_views import Views
+from extproc.core.strategies.tied_requests import TiedRequests
 
 _PREVIOUS = 0.95
 """Share of a conversation's previous turn that counts as cached on its home endpoint if another
@@ -125,7 +127,8 @@ class PrefixCache(Strategy):
         self._spec = spec
         self._homes = HomeEndpoints(rng, by_header=by_header)
         self._weights = weights
-        self._views = Views(signals, weights)
+        self._tied = TiedRequests(signals.clock())
+        self._views = Views(signals, weights, self._tied)
         self._view = self._views.of(())
         self._found = CachedPrompt.of(Query(), {}, signals.prefixes)  # that was ranked last
         self._agreement = 0.0  # probability that another sidecar has sent a prompt like this one
@@ -166,7 +169,10 @@ class PrefixCache(Strategy):
         prompt, prediction = query.prompt, chosen.prediction
         if prompt is None or prediction is None:
             return SentRequest(query.adapter)
-        self._homes.sent(prompt, self._found.repeated_blocks)
+        found, address = self._found, chosen.endpoint.address
+        self._homes.sent(prompt, found.repeated_blocks)
+        if found.depths.get(self._view.positions.get(address, -1)) == found.deepest:
+            self._tied.sent(address, found.tokens, found.tied_tokens)
         return SentRequest(
             query.adapter,
             (prompt.blocks, *prompt.other_chains),

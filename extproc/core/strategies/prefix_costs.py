@@ -14,6 +14,7 @@ from extproc.core.fleet.totals import Total
 from extproc.core.fleet.weights import Weights
 from extproc.core.strategies.gpu_factors import GpuFactors, gpu_factors
 from extproc.core.strategies.prefix_copies import NOTHING, Copied, PrefixCopies
+from extproc.core.strategies.tied_requests import TiedRequests
 
 _WAITING_PROMPT = 4000.0
 """Tokens to compute that a prompt that waits counts as at least: an engine computes several short
@@ -79,13 +80,18 @@ class Work(NamedTuple):
 class _Terms:
     """The terms of the cost on one endpoint."""
 
-    __slots__ = ("computed", "copy_factor", "load", "prompts", "requests", "steps", "turns")
+    __slots__ = (
+        *("computed", "copy_factor", "load", "prompts"),
+        *("requests", "steps", "tied", "turns"),
+    )
 
     def __init__(self) -> None:
         self.load = _NO_LOAD  # until the first refresh
         # As in `GpuFactors`.
         self.prompts = self.steps = self.copy_factor = 1.0
         self.turns = 0.0
+        self.tied = 0.0
+        """Requests tied to the endpoint that come while it computes a prompt token."""
         self.requests = 0.0
         """Requests in flight and those that paused sessions will probably send."""
         self.computed = 0.0
@@ -95,10 +101,13 @@ class _Terms:
 class PrefixCosts:
     """Costs of a request on the endpoints, which are numbered by their positions."""
 
-    def __init__(self, signals: Signals, weights: Weights, addresses: Sequence[str]) -> None:
+    def __init__(
+        self, signals: Signals, weights: Weights, tied: TiedRequests, addresses: Sequence[str]
+    ) -> None:
         """Number the endpoints by their positions in `addresses`."""
         self._signals = signals
         self._weights = weights
+        self._tied = tied
         self._addresses = addresses
         self._terms = [_Terms() for _ in addresses]
         self._evicting: Mapping[int, float] = {}
@@ -133,6 +142,7 @@ class PrefixCosts:
             self.copies.refresh(self._addresses)
             self._evicting = dict(self._missed())
             self._compare_gpus()
+            self._measure_tied(now)
             self._least_room = min([one.load.room for one in self._terms])
             self.kv_usage = sum([one.load.kv_usage for one in self._terms]) / len(self._terms)
         if now >= self._crowded_at + _CROWD_SECONDS:
@@ -185,6 +195,8 @@ class PrefixCosts:
         if self._gpus.turns:
             for position, one in enumerate(terms):
                 costs[position] += one.turns
+        if work.copied is not NOTHING:
+            self._add_delay_by_copy(costs, work)
         for position, missed in self._evicting.items():
             evicted = max(0.0, work.tokens - work.cached.get(position, 0.0))
             costs[position] += terms[position].prompts * missed * evicted
@@ -237,6 +249,13 @@ class PrefixCosts:
             one.prompts, one.steps = gpus.prompts[position], gpus.steps[position]
             one.copy_factor = gpus.copies[position]
             one.turns = gpus.turns[position] if gpus.turns else 0.0
+
+    def _measure_tied(self, now: float) -> None:
+        """Update how many requests are tied to each endpoint."""
+        self._tied.fade(now)
+        for address, one in zip(self._addresses, self._terms, strict=True):
+            speed = self._signals.speeds.tokens(address, 1.0)
+            one.tied = self._tied.rate(address) / speed if speed else 0.0
 
     def _try_unknown(self) -> None:
         """Let endpoints of unknown speed count as the fastest at first, while they are idle."""
@@ -338,6 +357,20 @@ class PrefixCosts:
                 missed = min(self._signals.contexts.continued_after(age), _MOST_MISSED)
                 if missed >= _LEAST_MISSED:
                     yield position, missed / (1 - missed)
+
+    def _add_delay_by_copy(self, costs: list[float], work: Work) -> None:
+        """Add the delay of requests that are tied to an endpoint while it computes a copy.
+
+        The tokens that a copy saves later count as saved already, but they take their time now.
+        """
+        most = self._tied.tokens
+        for position, one in enumerate(self._terms):
+            if one.tied:
+                own = max(0.0, work.tokens - work.cached.get(position, 0.0))
+                loading = work.loading[position] if work.loading else 0.0
+                saved = own + loading - one.computed
+                wait = min(one.load.backlog + own / 2, most)
+                costs[position] += one.prompts * one.tied * saved * wait
 
     def _add_missing_room(self, costs: list[float], needed: float, work: Work) -> None:
         """Add the tokens that do not fit into the KV cache to the costs.

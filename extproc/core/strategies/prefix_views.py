@@ -8,6 +8,7 @@ from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.weights import Weights
 from extproc.core.strategies.prefix_costs import PrefixCosts
+from extproc.core.strategies.tied_requests import TiedRequests
 
 _MOST_VIEWS = 16
 """Groups that are kept: requests for different adapters, or behind gateways that allow a subset,
@@ -19,11 +20,17 @@ class View:
 
     __slots__ = ("_stale", "addresses", "costs", "eligible", "positions", "trusted")
 
-    def __init__(self, eligible: Sequence[Endpoint], signals: Signals, weights: Weights) -> None:
+    def __init__(
+        self,
+        eligible: Sequence[Endpoint],
+        signals: Signals,
+        weights: Weights,
+        tied: TiedRequests,
+    ) -> None:
         self.eligible = eligible
         self.addresses = [endpoint.address for endpoint in eligible]
         self.positions = {address: position for position, address in enumerate(self.addresses)}
-        self.costs = PrefixCosts(signals, weights, self.addresses)
+        self.costs = PrefixCosts(signals, weights, tied, self.addresses)
         self.trusted: dict[str, int] = {}
         """The positions of the endpoints whose caches count."""
         self._stale: Collection[str] | None = None
@@ -38,9 +45,10 @@ class View:
 class Views:
     """The views that were used last."""
 
-    def __init__(self, signals: Signals, weights: Weights) -> None:
+    def __init__(self, signals: Signals, weights: Weights, tied: TiedRequests) -> None:
         self._signals = signals
         self._weights = weights
+        self._tied = tied
         self._views: list[View] = []  # the latest one first
 
     def of(self, eligible: Sequence[Endpoint]) -> View:
@@ -51,7 +59,7 @@ class Views:
                 del views[place]
                 break
         else:
-            view = View(eligible, self._signals, self._weights)
+            view = View(eligible, self._signals, self._weights, self._tied)
             del views[_MOST_VIEWS - 1 :]
         views.insert(0, view)
         return view

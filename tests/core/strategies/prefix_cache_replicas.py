@@ -22,6 +22,7 @@ from extproc.core.schema import SignalsSpec
 from extproc.core.strategies import Candidate, Query
 from extproc.core.strategies.prefix_cache import PrefixCache
 from extproc.core.strategies.prefix_costs import PrefixCosts
+from extproc.core.strategies.tied_requests import TiedRequests
 from tests.core.builders import endpoints
 from tests.core.clock import Clock
 
@@ -119,9 +120,10 @@ class Replicas:
         return (endpoint for endpoint in self.snapshot.endpoints if endpoint != than)
 
 
-def costs(replicas: Replicas) -> PrefixCosts:
+def costs(replicas: Replicas, tied: TiedRequests | None = None) -> PrefixCosts:
     """Return new costs of all endpoints."""
-    found = PrefixCosts(replicas.signals, WEIGHTS, replicas.addresses)
+    tied = tied or TiedRequests(replicas.clock.now)
+    found = PrefixCosts(replicas.signals, WEIGHTS, tied, replicas.addresses)
     found.refresh(replicas.clock.now)
     return found
 

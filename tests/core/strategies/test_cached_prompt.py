@@ -42,6 +42,28 @@ def test_adds_up_several_prompts_which_have_no_common_prefix(prefixes: PrefixInd
     assert (found.depths, found.deepest, found.prefix) == ({0: 7, 1: 11, 2: 2}, 11, None)
 
 
+@pytest.mark.parametrize(
+    ("addresses", "blocks"),
+    [((A, B, C), 4), ((B,), 8), ((A,), 4), ((C,), 0)],
+    ids=["ABC", "B", "A", "C"],
+)
+def test_is_tied_by_the_blocks_that_one_endpoint_has_more_than_any_other(
+    addresses: tuple[str, ...], blocks: int, prefixes: PrefixIndex
+) -> None:
+    found = look_up(prefixes, Prompt(BLOCKS, 2_560), *addresses)
+    assert found.tied_tokens == blocks * found.per_block
+
+
+def test_is_tied_to_no_endpoint_if_two_have_as_much(prefixes: PrefixIndex) -> None:
+    prefixes.sent(C, BLOCKS[:8])
+    assert look_up(prefixes, Prompt(BLOCKS, 2_560)).tied_tokens == 0
+
+
+def test_of_several_prompts_is_tied_to_no_endpoint(prefixes: PrefixIndex) -> None:
+    asked = Prompt(BLOCKS, 2_560, other_chains=(BLOCKS[:3],))
+    assert look_up(prefixes, asked).tied_tokens == 0
+
+
 def test_without_a_prompt_has_nothing(prefixes: PrefixIndex) -> None:
     found = look_up(prefixes, None)
     assert (found.tokens, found.depths, found.deepest, found.prefix) == (0, {}, 0, None)

@@ -13,6 +13,7 @@ from extproc.core.request.blocks import Prompt
 from extproc.core.strategies import Query, Reason, prefix_views
 from extproc.core.strategies.home_endpoints import HomeEndpoints
 from extproc.core.strategies.prefix_costs import PrefixCosts, Work
+from extproc.core.strategies.tied_requests import TiedRequests
 from tests.core.strategies.prefix_cache_replicas import (
     TOKENS,
     Replicas,
@@ -104,6 +105,28 @@ class TestSession:
         assert len({replicas.first(one._replace(session=False)).endpoint for one in asked}) == 1
 
 
+class TestTiedRequest:
+    def test_is_one_that_goes_where_alone_its_prefix_is(self) -> None:
+        replicas, asked = Replicas(2), query("document", 8_000)
+        home = replicas.serve(asked).endpoint
+        assert rates(replicas) == [0, 0]
+        assert replicas.serve(asked).endpoint == home
+        assert [rate > 0 for rate in rates(replicas)] == [
+            one == home for one in replicas.snapshot.endpoints
+        ]
+
+    def test_is_not_one_that_goes_elsewhere(self) -> None:
+        replicas, asked = Replicas(2), query("document", 8_000)
+        home = replicas.serve(asked).endpoint
+        replicas.load(home, 100, backlog=100_000)
+        assert replicas.serve(asked).endpoint != home
+        assert rates(replicas) == [0, 0]
+
+
+def rates(replicas: Replicas) -> list[float]:
+    return [replicas.strategy._tied.rate(address) for address in replicas.addresses]
+
+
 class TestAdapters:
     def replicas(self) -> Replicas:
         replicas = Replicas()
@@ -129,9 +152,13 @@ class TestAdapters:
 
         class Counted(PrefixCosts):
             def __init__(
-                self, signals: Signals, weights: Weights, addresses: Sequence[str]
+                self,
+                signals: Signals,
+                weights: Weights,
+                tied: TiedRequests,
+                addresses: Sequence[str],
             ) -> None:
-                super().__init__(signals, weights, addresses)
+                super().__init__(signals, weights, tied, addresses)
                 numbered.append(len(addresses))
 
         monkeypatch.setattr(prefix_views, "PrefixCosts", Counted)

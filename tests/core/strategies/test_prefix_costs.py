@@ -16,6 +16,7 @@ from extproc.core.request.blocks import Prompt
 from extproc.core.strategies import Query
 from extproc.core.strategies.prefix_copies import Copied
 from extproc.core.strategies.prefix_costs import PrefixCosts, Work
+from extproc.core.strategies.tied_requests import TiedRequests
 from tests.core.strategies.prefix_cache_replicas import (
     TOKENS,
     Replicas,
@@ -661,6 +662,51 @@ class TestCopy:
         replicas.load(replicas.snapshot.endpoints[1], 1, backlog=4_000)
         soon, late = costs(replicas).of(Work(8_000, {}, Copied(7_000, soon=3_000)))
         assert late > soon + 7_000 + 4_000
+
+    @pytest.mark.parametrize(
+        ("tokens", "backlog", "wait"),
+        [(20_000, 0, 10_000), (40_000, 0, 20_000), (40_000, 5_000, 25_000), (90_000, 0, 30_000)],
+        ids=["half of it", "twice as much", "behind others", "at most what a request saves"],
+    )
+    def test_delays_the_requests_that_are_tied_to_its_endpoint(
+        self, tokens: float, backlog: float, wait: float
+    ) -> None:
+        replicas = Replicas(2)
+        for endpoint in replicas.snapshot.endpoints:
+            learn_speed(replicas, endpoint)
+            replicas.signals.totals.of(endpoint.address).known_backlog = backlog
+            replicas.signals.totals.of(endpoint.address).add_up()
+        tied, address = TiedRequests(replicas.clock.now), replicas.addresses[0]
+        for _ in range(30):
+            tied.sent(address, 30_000, 30_000)
+        found = costs(replicas, tied)
+        with_tied, without = found.of(Work(tokens, {}, Copied(8_000)))
+        come = 8_000 / replicas.signals.speeds.tokens(address, 1.0)  # one a second
+        assert with_tied - without == pytest.approx(come * wait)
+
+    def test_that_loads_an_adapter_delays_them_no_longer(self) -> None:
+        replicas = Replicas(2)
+        for endpoint in replicas.snapshot.endpoints:
+            learn_speed(replicas, endpoint)
+        tied = TiedRequests(replicas.clock.now)
+        tied.sent(replicas.addresses[0], 30_000, 30_000)
+        found = costs(replicas, tied)
+        delays = [
+            busy - idle
+            for loading in ((), (500.0, 500.0))
+            for busy, idle in [found.of(Work(20_000, {}, Copied(8_000), loading=loading))]
+        ]
+        assert delays[0] == pytest.approx(delays[1])
+
+    def test_is_the_only_prompt_that_counts_for_tied_requests(self) -> None:
+        # Any endpoint has to compute the others, and most have about as many tied requests.
+        replicas = Replicas(2)
+        for endpoint in replicas.snapshot.endpoints:
+            learn_speed(replicas, endpoint)
+        tied = TiedRequests(replicas.clock.now)
+        tied.sent(replicas.addresses[0], 30_000, 30_000)
+        with_tied, without = costs(replicas, tied).of(Work(20_000, {}))
+        assert with_tied == without
 
 
 _EVENTS = ["send", "first token", "end", "move", "scrape", "churn"]

@@ -49,7 +49,7 @@ class CachedPrompt(NamedTuple):
 
     @property
     def tied_tokens(self) -> float:
-        """The tokens that only one endpoint has; 0 if there are several prompts."""
+        """The tokens that one endpoint has more than any other; 0 if there are several prompts."""
         if self.prefix is None:
             return 0.0
         deepest_first = reversed(self.depths.values())

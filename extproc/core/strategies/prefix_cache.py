@@ -169,14 +169,14 @@ class PrefixCache(Strategy):
         prompt, prediction = query.prompt, chosen.prediction
         if prompt is None or prediction is None:
             return SentRequest(query.adapter)
-        found, address = self._found, chosen.endpoint.address
+        found = self._found
         self._homes.sent(prompt, found.repeated_blocks)
-        if found.depths.get(self._view.positions.get(address, -1)) == found.deepest:
-            self._tied.sent(address, found.tokens, found.tied_tokens)
+        if chosen.reason is Reason.CACHED:
+            self._tied.sent(chosen.endpoint.address, found.tokens, found.tied_tokens)
         return SentRequest(
             query.adapter,
             (prompt.blocks, *prompt.other_chains),
-            self._found.prefix,
+            found.prefix,
             prediction.prompt_tokens,
             prediction.prompt_tokens - prediction.cached_tokens,
         )

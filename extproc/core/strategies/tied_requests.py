@@ -1,12 +1,16 @@
 """The requests whose prefix only one endpoint has, for PrefixCache's costs.
 
-Such a request is tied to that endpoint. While the endpoint computes another prompt, the request
-waits there, or its prefix is computed again elsewhere. So a prompt of w tokens behind b others
-delays the tied requests that come meanwhile by
+Such a request is tied to that endpoint. While the endpoint computes a copy of another prefix, the
+request waits there, or its prefix is computed again elsewhere. So a copy of w tokens behind b
+others delays the tied requests that come meanwhile by
 
-    rate * w * min(b + w/2, the tokens that the endpoint saves of each)
+    rate * w * min(b + w/2, tokens of their prompts)
 
-together. This grows with the square of w, so a copy of a long prefix delays many requests.
+together. Up to that limit, this grows with the square of w: a copy of a long prefix delays many
+requests.
+
+Only the requests of this sidecar are known. The less of the traffic it sends, the less this cost
+counts. After an engine restarts, its earlier requests count until they fade.
 """
 
 from __future__ import annotations
@@ -20,42 +24,53 @@ _FORGOTTEN = 0.001
 """Requests below which an endpoint is forgotten, as it may have left."""
 
 
+class _Tied:
+    """The tied requests of one endpoint."""
+
+    __slots__ = ("requests", "tokens")
+
+    def __init__(self) -> None:
+        self.requests = 0.0
+        self.tokens = 0.0
+
+
 class TiedRequests:
     """The tied requests of one model that this sidecar sends."""
 
     def __init__(self, now: float) -> None:
-        self._requests: dict[str, float] = {}
-        self._tokens = 0.0
+        self._tied: dict[str, _Tied] = {}
         self._faded_at = now
 
     @property
     def tokens(self) -> float:
-        """The mean tokens that one endpoint alone has of a tied request."""
-        requests = sum(self._requests.values())
-        return self._tokens / requests if requests else 0.0
+        """The mean tokens of their prompts."""
+        requests = tokens = 0.0
+        for one in self._tied.values():
+            requests += one.requests
+            tokens += one.tokens
+        return tokens / requests if requests else 0.0
 
     def sent(self, address: str, tokens: float, tied: float) -> None:
-        """Record a request with so many prompt tokens. Only this endpoint has `tied` of them.
+        """Record a request with so many prompt tokens.
 
-        It counts by the share of these tokens.
+        The endpoint has `tied` more of them than any other, and the request counts by their share.
         """
         if tied > 0:
-            share = min(1.0, tied / tokens)
-            self._requests[address] = self._requests.get(address, 0.0) + share
-            self._tokens += tied
+            one = self._tied.setdefault(address, _Tied())
+            one.requests += tied / tokens
+            one.tokens += tied
 
     def rate(self, address: str) -> float:
         """Return the requests per second that are tied to an endpoint."""
-        return self._requests.get(address, 0.0) / _WINDOW_SECONDS
+        one = self._tied.get(address)
+        return one.requests / _WINDOW_SECONDS if one else 0.0
 
     def fade(self, now: float) -> None:
         """Let earlier requests count less."""
         factor = exp((self._faded_at - now) / _WINDOW_SECONDS)
         self._faded_at = now
-        self._tokens *= factor
-        for address, requests in list(self._requests.items()):
-            left = requests * factor
-            if left < _FORGOTTEN:
-                del self._requests[address]
-            else:
-                self._requests[address] = left
+        for address, one in list(self._tied.items()):
+            one.requests *= factor
+            one.tokens *= factor
+            if one.requests < _FORGOTTEN:
+                del self._tied[address]

@@ -120,6 +120,16 @@ class Replicas:
         return (endpoint for endpoint in self.snapshot.endpoints if endpoint != than)
 
 
+def learn_speed(replicas: Replicas, endpoint: Endpoint, seconds: float = 1) -> None:
+    """Let an endpoint compute prompts of 5,000 tokens in so many seconds each."""
+    speeds = replicas.signals.speeds
+    speeds.began(endpoint.address)
+    for _ in range(50):
+        replicas.clock.now += seconds
+        speeds.computed(endpoint.address, 5_000)
+        speeds.observed(endpoint.address, is_busy=True)
+
+
 def costs(replicas: Replicas, tied: TiedRequests | None = None) -> PrefixCosts:
     """Return new costs of all endpoints."""
     tied = tied or TiedRequests(replicas.clock.now)

@@ -12,6 +12,7 @@ from extproc.core.fleet.weights import Weights
 from extproc.core.request.blocks import Prompt
 from extproc.core.strategies import Query, Reason, prefix_views
 from extproc.core.strategies.home_endpoints import HomeEndpoints
+from extproc.core.strategies.prefix_copies import Copied
 from extproc.core.strategies.prefix_costs import PrefixCosts, Work
 from extproc.core.strategies.tied_requests import TiedRequests
 from tests.core.strategies.prefix_cache_replicas import (
@@ -19,6 +20,7 @@ from tests.core.strategies.prefix_cache_replicas import (
     Replicas,
     chain_of,
     key,
+    learn_speed,
     not_compiled,
     prompt,
     query,
@@ -116,11 +118,39 @@ class TestTiedRequest:
         ]
 
     def test_is_not_one_that_goes_elsewhere(self) -> None:
-        replicas, asked = Replicas(2), query("document", 8_000)
-        home = replicas.serve(asked).endpoint
+        replicas, system = Replicas(2), rules("system", 1_000)
+        home = replicas.serve(Query(prompt=prompt("document", 8_000, after=system))).endpoint
         replicas.load(home, 100, backlog=100_000)
-        assert replicas.serve(asked).endpoint != home
+        assert replicas.serve(Query(prompt=prompt("other", 1_000, after=system))).endpoint != home
+        replicas.strategy._tied.fade(replicas.clock.now + 1_000)
+        again = replicas.serve(Query(prompt=prompt("document", 8_000, after=system)))
+        assert (again.endpoint != home, again.reason) == (True, Reason.SPARED)
         assert rates(replicas) == [0, 0]
+
+    def test_counts_by_the_whole_prompt_of_which_its_endpoint_has_a_part(self) -> None:
+        replicas = Replicas(2)
+        known = prompt("document", 8_000)
+        home = replicas.serve(Query(prompt=known)).endpoint
+        replicas.serve(Query(prompt=prompt("question", 8_000, after=known)))
+        rate = replicas.strategy._tied.rate(home.address)
+        assert rate == pytest.approx(0.5 / 30, rel=0.01)
+
+    def test_makes_copies_on_its_endpoint_dearer_until_it_fades(self) -> None:
+        replicas, asked = Replicas(2), query("document", 8_000)
+        for endpoint in replicas.snapshot.endpoints:
+            learn_speed(replicas, endpoint)
+        home = replicas.snapshot.endpoints.index(replicas.serve(asked).endpoint)
+        for _ in range(9):
+            replicas.serve(asked)
+        copy = Work(20_000, {}, Copied(8_000))
+        delays = []
+        for seconds in (1, 300):
+            replicas.clock.now += seconds
+            replicas.first(query("another", 64))
+            found = replicas.strategy._view.costs.of(copy)
+            delays.append(found[home] - found[1 - home])
+        assert delays[0] > 0
+        assert delays[1] == 0
 
 
 def rates(replicas: Replicas) -> list[float]:

@@ -21,22 +21,13 @@ from tests.core.strategies.prefix_cache_replicas import (
     TOKENS,
     Replicas,
     costs,
+    learn_speed,
     not_compiled,
     prompt,
     query,
     rules,
     set_slowness,
 )
-
-
-def learn_speed(replicas: Replicas, endpoint: Endpoint, seconds: float = 1) -> None:
-    """Let an endpoint compute prompts of 5,000 tokens in so many seconds each."""
-    speeds = replicas.signals.speeds
-    speeds.began(endpoint.address)
-    for _ in range(50):
-        replicas.clock.now += seconds
-        speeds.computed(endpoint.address, 5_000)
-        speeds.observed(endpoint.address, is_busy=True)
 
 
 def talk(replicas: Replicas, turns: int = 6) -> Query:
@@ -698,15 +689,50 @@ class TestCopy:
         ]
         assert delays[0] == pytest.approx(delays[1])
 
-    def test_is_the_only_prompt_that_counts_for_tied_requests(self) -> None:
-        # Any endpoint has to compute the others, and most have about as many tied requests.
+    @pytest.mark.parametrize(
+        ("cached", "saved", "own"),
+        [(0, 12_000, 20_000), (4_000, 8_000, 16_000), (12_000, 0, 8_000), (25_000, 0, 0)],
+        ids=["no cache", "a part", "the prefix", "more than the prompt"],
+    )
+    def test_delays_tied_requests_by_what_it_would_save_there(
+        self, cached: float, saved: float, own: float
+    ) -> None:
         replicas = Replicas(2)
         for endpoint in replicas.snapshot.endpoints:
             learn_speed(replicas, endpoint)
+        tied, address = TiedRequests(replicas.clock.now), replicas.addresses[0]
+        work = Work(20_000, {0: cached} if cached else {}, Copied(12_000))
+        before = costs(replicas, tied).of(work)[0]
+        for _ in range(30):
+            tied.sent(address, 30_000, 30_000)
+        speed = replicas.signals.speeds.tokens(address, 1.0)
+        delay = costs(replicas, tied).of(work)[0] - before
+        assert delay == pytest.approx(saved / speed * own / 2)
+
+    def test_delays_no_request_while_the_speed_is_unknown(self) -> None:
+        replicas = Replicas(2)
         tied = TiedRequests(replicas.clock.now)
         tied.sent(replicas.addresses[0], 30_000, 30_000)
-        with_tied, without = costs(replicas, tied).of(Work(20_000, {}))
+        with_tied, without = costs(replicas, tied).of(Work(20_000, {}, Copied(8_000)))
         assert with_tied == without
+
+    def test_delays_tied_requests_longer_on_a_slow_endpoint(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        replicas = Replicas(2)
+        delays = []
+        for endpoint in replicas.snapshot.endpoints:
+            learn_speed(replicas, endpoint)
+        slow, usual = replicas.addresses
+        set_slowness(monkeypatch, replicas, Slowness({slow: 3.0}, {}))
+        work = Work(20_000, {}, Copied(6_000))
+        none = costs(replicas).of(work)
+        for position, address in enumerate((slow, usual)):
+            tied = TiedRequests(replicas.clock.now)
+            tied.sent(address, 30_000, 30_000)
+            delays.append(costs(replicas, tied).of(work)[position] - none[position])
+        # On the slow one, a third as many tokens count as saved.
+        assert delays[0] == pytest.approx(delays[1])
 
 
 _EVENTS = ["send", "first token", "end", "move", "scrape", "churn"]

@@ -33,22 +33,33 @@ def test_a_request_that_is_not_tied_does_not_count() -> None:
     requests = TiedRequests(0.0)
     requests.sent(A, 1_000, 0)
     requests.sent(A, 0, 0)
+    requests.sent(A, 1_000, -64)  # a peer's chain may contradict others
     assert (requests.rate(A), requests.tokens) == (0.0, 0.0)
 
 
-def test_a_request_counts_at_most_once() -> None:
-    requests = TiedRequests(0.0)
-    requests.sent(A, 1_000, 1_000)
-    requests.sent(B, 1_000, 1_020)  # blocks are rounded up
-    assert requests.rate(B) == requests.rate(A)
-
-
-def test_the_tokens_are_those_of_a_usual_tied_request() -> None:
+def test_the_tokens_are_those_of_a_usual_prompt() -> None:
     requests = TiedRequests(0.0)
     requests.sent(A, 1_000, 1_000)
     requests.sent(B, 3_000, 3_000)
     requests.fade(20.0)
     assert requests.tokens == pytest.approx(2_000)
+
+
+def test_a_prompt_counts_for_the_tokens_by_its_share_too() -> None:
+    requests = TiedRequests(0.0)
+    requests.sent(A, 1_000, 1_000)
+    requests.sent(B, 4_000, 2_000)
+    assert requests.tokens == pytest.approx((1_000 + 4_000 / 2) / (1 + 1 / 2))
+
+
+def test_a_forgotten_endpoint_leaves_no_tokens() -> None:
+    requests = TiedRequests(0.0)
+    for second in range(400):
+        requests.fade(second)
+        requests.sent(A, 100_000, 64)
+    requests.fade(400)
+    requests.sent(B, 1_000, 1_000)
+    assert requests.tokens == pytest.approx(1_000)
 
 
 def test_earlier_requests_count_less_until_they_are_forgotten() -> None:

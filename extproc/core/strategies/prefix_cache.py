@@ -19,7 +19,8 @@ and the load from other sidecars.
                  + reading * tokens of the prompts in flight on e          (fleet.contexts)
         later  = crowd * own * prompts that wait on the median endpoint
         turns  = expected turns * what a usual one costs more than on the cheapest endpoint
-        tied   = delay by a copy of requests whose prefixes only e has     (tied_requests)
+        tied   = if it makes a copy: delay of requests whose prefixes
+                 only e has                                                (tied_requests)
         cost   = prompts' slowness(e) * (wait + own + delay)               (fleet.engine_times)
                  + steps' slowness(e) * steps + later + turns + tied
 

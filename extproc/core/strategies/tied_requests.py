@@ -24,8 +24,8 @@ _FORGOTTEN = 0.001
 """Requests below which an endpoint is forgotten, as it may have left."""
 
 
-class _Tied:
-    """The tied requests of one endpoint."""
+class _Sum:
+    """Tied requests, and the tokens of their prompts."""
 
     __slots__ = ("requests", "tokens")
 
@@ -33,22 +33,23 @@ class _Tied:
         self.requests = 0.0
         self.tokens = 0.0
 
+    def add(self, requests: float, tokens: float) -> None:
+        self.requests += requests
+        self.tokens += tokens
+
 
 class TiedRequests:
     """The tied requests of one model that this sidecar sends."""
 
     def __init__(self, now: float) -> None:
-        self._tied: dict[str, _Tied] = {}
+        self._each: dict[str, _Sum] = {}
+        self._all = _Sum()  # each request asks for their mean
         self._faded_at = now
 
     @property
     def tokens(self) -> float:
         """The mean tokens of their prompts."""
-        requests = tokens = 0.0
-        for one in self._tied.values():
-            requests += one.requests
-            tokens += one.tokens
-        return tokens / requests if requests else 0.0
+        return self._all.tokens / self._all.requests if self._all.requests else 0.0
 
     def sent(self, address: str, tokens: float, tied: float) -> None:
         """Record a request with so many prompt tokens.
@@ -56,21 +57,24 @@ class TiedRequests:
         The endpoint has `tied` more of them than any other, and the request counts by their share.
         """
         if tied > 0:
-            one = self._tied.setdefault(address, _Tied())
-            one.requests += tied / tokens
-            one.tokens += tied
+            share = tied / tokens
+            self._each.setdefault(address, _Sum()).add(share, tied)
+            self._all.add(share, tied)
 
     def rate(self, address: str) -> float:
         """Return the requests per second that are tied to an endpoint."""
-        one = self._tied.get(address)
+        one = self._each.get(address)
         return one.requests / _WINDOW_SECONDS if one else 0.0
 
     def fade(self, now: float) -> None:
         """Let earlier requests count less."""
         factor = exp((self._faded_at - now) / _WINDOW_SECONDS)
         self._faded_at = now
-        for address, one in list(self._tied.items()):
+        self._all = _Sum()
+        for address, one in list(self._each.items()):
             one.requests *= factor
             one.tokens *= factor
             if one.requests < _FORGOTTEN:
-                del self._tied[address]
+                del self._each[address]
+            else:
+                self._all.add(one.requests, one.tokens)

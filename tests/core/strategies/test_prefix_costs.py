@@ -654,85 +654,71 @@ class TestCopy:
         soon, late = costs(replicas).of(Work(8_000, {}, Copied(7_000, soon=3_000)))
         assert late > soon + 7_000 + 4_000
 
+
+class TestDelayByCopy:
+    """Requests that are tied to an endpoint wait while it computes a copy of another prefix."""
+
+    @pytest.fixture
+    def replicas(self) -> Replicas:
+        replicas = Replicas(2)
+        for endpoint in replicas.snapshot.endpoints:
+            learn_speed(replicas, endpoint)
+        return replicas
+
+    def delays(self, replicas: Replicas, work: Work) -> list[float]:
+        """Return how much dearer the work is on each endpoint with one tied request a second."""
+        none, found = costs(replicas).of(work), list[float]()
+        for position, address in enumerate(replicas.addresses):
+            tied = TiedRequests(replicas.clock.now)
+            for _ in range(30):
+                tied.sent(address, 30_000, 30_000)
+            found.append(costs(replicas, tied).of(work)[position] - none[position])
+        return found
+
     @pytest.mark.parametrize(
         ("tokens", "backlog", "wait"),
         [(20_000, 0, 10_000), (40_000, 0, 20_000), (40_000, 5_000, 25_000), (90_000, 0, 30_000)],
-        ids=["half of it", "twice as much", "behind others", "at most what a request saves"],
+        ids=["half of it", "twice as much", "behind others", "at most their prompts"],
     )
-    def test_delays_the_requests_that_are_tied_to_its_endpoint(
-        self, tokens: float, backlog: float, wait: float
+    def test_grows_with_the_time_until_the_copy_is_complete(
+        self, replicas: Replicas, tokens: float, backlog: float, wait: float
     ) -> None:
-        replicas = Replicas(2)
-        for endpoint in replicas.snapshot.endpoints:
-            learn_speed(replicas, endpoint)
-            replicas.signals.totals.of(endpoint.address).known_backlog = backlog
-            replicas.signals.totals.of(endpoint.address).add_up()
-        tied, address = TiedRequests(replicas.clock.now), replicas.addresses[0]
-        for _ in range(30):
-            tied.sent(address, 30_000, 30_000)
-        found = costs(replicas, tied)
-        with_tied, without = found.of(Work(tokens, {}, Copied(8_000)))
-        come = 8_000 / replicas.signals.speeds.tokens(address, 1.0)  # one a second
-        assert with_tied - without == pytest.approx(come * wait)
-
-    def test_that_loads_an_adapter_delays_them_no_longer(self) -> None:
-        replicas = Replicas(2)
-        for endpoint in replicas.snapshot.endpoints:
-            learn_speed(replicas, endpoint)
-        tied = TiedRequests(replicas.clock.now)
-        tied.sent(replicas.addresses[0], 30_000, 30_000)
-        found = costs(replicas, tied)
-        delays = [
-            busy - idle
-            for loading in ((), (500.0, 500.0))
-            for busy, idle in [found.of(Work(20_000, {}, Copied(8_000), loading=loading))]
-        ]
-        assert delays[0] == pytest.approx(delays[1])
+        for address in replicas.addresses:
+            total = replicas.signals.totals.of(address)
+            total.known_backlog = backlog
+            total.add_up()
+        come = 8_000 / replicas.signals.speeds.tokens(replicas.addresses[0], 1.0)
+        found = self.delays(replicas, Work(tokens, {}, Copied(8_000)))
+        assert found == pytest.approx([come * wait, come * wait])
 
     @pytest.mark.parametrize(
         ("cached", "saved", "own"),
         [(0, 12_000, 20_000), (4_000, 8_000, 16_000), (12_000, 0, 8_000), (25_000, 0, 0)],
         ids=["no cache", "a part", "the prefix", "more than the prompt"],
     )
-    def test_delays_tied_requests_by_what_it_would_save_there(
-        self, cached: float, saved: float, own: float
+    def test_is_that_of_what_the_copy_would_save_there(
+        self, replicas: Replicas, cached: float, saved: float, own: float
     ) -> None:
-        replicas = Replicas(2)
-        for endpoint in replicas.snapshot.endpoints:
-            learn_speed(replicas, endpoint)
-        tied, address = TiedRequests(replicas.clock.now), replicas.addresses[0]
         work = Work(20_000, {0: cached} if cached else {}, Copied(12_000))
-        before = costs(replicas, tied).of(work)[0]
-        for _ in range(30):
-            tied.sent(address, 30_000, 30_000)
-        speed = replicas.signals.speeds.tokens(address, 1.0)
-        delay = costs(replicas, tied).of(work)[0] - before
-        assert delay == pytest.approx(saved / speed * own / 2)
+        speed = replicas.signals.speeds.tokens(replicas.addresses[0], 1.0)
+        assert self.delays(replicas, work)[0] == pytest.approx(saved / speed * own / 2)
 
-    def test_delays_no_request_while_the_speed_is_unknown(self) -> None:
-        replicas = Replicas(2)
-        tied = TiedRequests(replicas.clock.now)
-        tied.sent(replicas.addresses[0], 30_000, 30_000)
-        with_tied, without = costs(replicas, tied).of(Work(20_000, {}, Copied(8_000)))
-        assert with_tied == without
-
-    def test_delays_tied_requests_longer_on_a_slow_endpoint(
-        self, monkeypatch: pytest.MonkeyPatch
+    def test_does_not_depend_on_the_adapter_that_the_request_loads(
+        self, replicas: Replicas
     ) -> None:
-        replicas = Replicas(2)
-        delays = []
-        for endpoint in replicas.snapshot.endpoints:
-            learn_speed(replicas, endpoint)
-        slow, usual = replicas.addresses
-        set_slowness(monkeypatch, replicas, Slowness({slow: 3.0}, {}))
-        work = Work(20_000, {}, Copied(6_000))
-        none = costs(replicas).of(work)
-        for position, address in enumerate((slow, usual)):
-            tied = TiedRequests(replicas.clock.now)
-            tied.sent(address, 30_000, 30_000)
-            delays.append(costs(replicas, tied).of(work)[position] - none[position])
-        # On the slow one, a third as many tokens count as saved.
-        assert delays[0] == pytest.approx(delays[1])
+        work = Work(20_000, {}, Copied(8_000))
+        loading = work._replace(loading=(500.0, 500.0))
+        assert self.delays(replicas, loading) == pytest.approx(self.delays(replicas, work))
+
+    def test_is_longer_on_a_slow_endpoint_where_a_copy_saves_less(
+        self, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        set_slowness(monkeypatch, replicas, Slowness({replicas.addresses[0]: 3.0}, {}))
+        slow, usual = self.delays(replicas, Work(20_000, {}, Copied(6_000)))
+        assert slow == pytest.approx(usual)  # three times as long, for a third of the tokens
+
+    def test_is_not_known_while_the_speed_is_not(self) -> None:
+        assert self.delays(Replicas(2), Work(20_000, {}, Copied(8_000))) == [0, 0]
 
 
 _EVENTS = ["send", "first token", "end", "move", "scrape", "churn"]

@@ -16,7 +16,7 @@ from extproc.adapters.vllm.failure_log import FailureLog
 from extproc.adapters.vllm.found_adapters import FoundAdapters
 from extproc.adapters.vllm.models_list import read_models
 from extproc.adapters.vllm.readings import METRICS, MODELS, Failure, Result, ScrapeListener
-from extproc.adapters.vllm.schedule import Pacer, Plan, ReadingTimes
+from extproc.adapters.vllm.schedule import FirstReadings, Pacer, PathReader, Plan
 from extproc.core.fleet.context_lengths import ContextLengths
 from extproc.core.fleet.signals import Signals
 
@@ -51,35 +51,6 @@ class ScrapeContext:
     """Pacer of endpoints that failed more than once, so that a failed fleet costs little."""
 
 
-class _PathReader:
-    """Schedules the readings of one path of an endpoint."""
-
-    def __init__(self, path: str, pacer: Pacer, shared: ScrapeContext, due: float) -> None:
-        self.path = path
-        self.pacer = pacer
-        self.times = ReadingTimes(due, shared.rng)
-        self._retries = shared.retries
-        self._admitted = False
-        self.was_read = False
-        """True after the first reading, even if it failed."""
-
-    def is_due(self, now: float) -> bool:
-        """Return True if a reading is due and the pacer allows it; otherwise postpone it."""
-        if self.times.due > now:
-            return False
-        if not self._admitted and self.was_read:
-            pacer = self.pacer if self.times.failures < 2 else self._retries
-            self.times.postpone(now + pacer.reserve(now))
-            self._admitted = self.times.due > now
-            return not self._admitted
-        self._admitted = False
-        return True
-
-    def hurry(self, interval: float) -> bool:
-        """Shorten the wait, unless a reading waits for the pacer; return True if it was longer."""
-        return not self._admitted and self.times.hurry(interval)
-
-
 class ScrapedEndpoint:
     """One endpoint and its task; `delay` seconds pass before the first reading."""
 
@@ -90,8 +61,10 @@ class ScrapedEndpoint:
         self._busy = False
         self._reachable = True
         due = shared.signals.clock() + delay
-        self._metrics = _PathReader(METRICS, shared.metrics, shared, due)
-        self._list = _PathReader(MODELS, shared.lists, shared, due)
+        retries, rng = shared.retries, shared.rng
+        self._metrics = PathReader(METRICS, shared.metrics, retries, due, rng)
+        self._list = PathReader(MODELS, shared.lists, retries, due, rng)
+        self._first = FirstReadings()
         self._woken = asyncio.Event()
         self.task = asyncio.create_task(self._run())
 
@@ -110,7 +83,7 @@ class ScrapedEndpoint:
 
     def hurry(self) -> None:
         """Read the metrics soon, because the endpoint has requests."""
-        if self._plan.metrics and self._metrics.hurry(self._plan.busy):
+        if self._plan.metrics and self._metrics.hurry(self._busy_interval()):
             self._woken.set()
 
     async def _run(self) -> None:
@@ -128,7 +101,7 @@ class ScrapedEndpoint:
             if reader is self._metrics:
                 self._reachable = result is not Result.UNREACHABLE
 
-    def _wanted_readers(self) -> list[_PathReader]:
+    def _wanted_readers(self) -> list[PathReader]:
         """Return the readers that the plan wants; only the metrics while unreachable."""
         lists = self._plan.adapters and (self._reachable or not self._plan.metrics)
         readers = ((self._plan.metrics, self._metrics), (lists, self._list))
@@ -145,7 +118,7 @@ class ScrapedEndpoint:
                 alarm.cancel()
         self._woken.clear()
 
-    async def _read_and_schedule(self, reader: _PathReader) -> Result:
+    async def _read_and_schedule(self, reader: PathReader) -> Result:
         clock = self._shared.signals.clock
         reader.times.started = clock()
         failure = await self._read(reader)
@@ -161,7 +134,7 @@ class ScrapedEndpoint:
         self._shared.listener.signal_read(reader.path, result)
         return result
 
-    async def _read(self, reader: _PathReader) -> Failure | None:
+    async def _read(self, reader: PathReader) -> Failure | None:
         """Read a path and record the result; return the failure, if any. Raises nothing."""
         take = self._take_metrics() if reader is self._metrics else self._take_list
         try:
@@ -204,10 +177,17 @@ class ScrapedEndpoint:
         self._shared.found.listed(self._address, models.adapters)
         self._shared.context_lengths.set(self._address, models.max_model_len)
 
-    def _interval(self, reader: _PathReader) -> float:
+    def _interval(self, reader: PathReader) -> float:
+        """Return the interval after a reading."""
         busy = self._busy or self._shared.loads.get(self._address, 0) > 0
-        # Loads change all the time, adapters do not.
-        return self._plan.busy if busy and reader is self._metrics else self._plan.idle
+        if not busy or reader is self._list:  # loads change all the time, adapters do not
+            return self._plan.idle
+        self._first.count()
+        return self._busy_interval()
+
+    def _busy_interval(self) -> float:
+        known = self._shared.signals.knows_times(self._address)
+        return self._first.interval(self._plan, are_times_known=known)
 
 
 def _take(text: ResponseBody, take: Callable[[bytes], None]) -> None:

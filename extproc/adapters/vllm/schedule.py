@@ -14,6 +14,12 @@ from extproc.core.routing.catalog import Catalog
 LONGEST_BACKOFF = 10.0
 """Longest time between two readings of an endpoint that fails, unless its interval is longer."""
 
+FIRST_SHARE = 0.25
+"""Share of the busy interval that is used while an engine's times are not known yet."""
+
+FIRST_READINGS = 60
+"""Readings with the shorter interval, at most: some engines do not count their times."""
+
 _JITTER = 0.1
 
 
@@ -97,6 +103,26 @@ class ReadingTimes:
         return seconds * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
 
 
+class FirstReadings:
+    """The first readings of an endpoint with requests, which follow each other sooner.
+
+    A new endpoint may be much faster or slower than the others, and gets its first prompts before
+    this is known.
+    """
+
+    def __init__(self) -> None:
+        self._left = FIRST_READINGS
+
+    def interval(self, plan: Plan, *, are_times_known: bool) -> float:
+        """Return the interval while the endpoint has requests."""
+        is_short = self._left > 0 and not are_times_known
+        return plan.busy * FIRST_SHARE if is_short else plan.busy
+
+    def count(self) -> None:
+        """Count a reading of an endpoint with requests."""
+        self._left = max(0, self._left - 1)
+
+
 class Pacer:
     """Limits the rate of all readings together; intervals grow if there are too many endpoints."""
 
@@ -113,3 +139,33 @@ class Pacer:
     def charge(self, readings: int) -> None:
         """Account for a reading that cost as much as `readings` additional ones."""
         self._next += readings * self._step
+
+
+class PathReader:
+    """Schedules the readings of one path of an endpoint."""
+
+    def __init__(self, path: str, pacer: Pacer, retries: Pacer, due: float, rng: Random) -> None:
+        """`retries` is the pacer of endpoints that failed more than once."""
+        self.path = path
+        self.pacer = pacer
+        self.times = ReadingTimes(due, rng)
+        self._retries = retries
+        self._admitted = False
+        self.was_read = False
+        """True after the first reading, even if it failed."""
+
+    def is_due(self, now: float) -> bool:
+        """Return True if a reading is due and the pacer allows it; otherwise postpone it."""
+        if self.times.due > now:
+            return False
+        if not self._admitted and self.was_read:
+            pacer = self.pacer if self.times.failures < 2 else self._retries
+            self.times.postpone(now + pacer.reserve(now))
+            self._admitted = self.times.due > now
+            return not self._admitted
+        self._admitted = False
+        return True
+
+    def hurry(self, interval: float) -> bool:
+        """Shorten the wait, unless a reading waits for the pacer; return True if it was longer."""
+        return not self._admitted and self.times.hurry(interval)

@@ -28,10 +28,10 @@ RETRIES_PER_SECOND = 3.0
 ten a second, nearly one decision in a hundred waited for one."""
 
 # Readings that may start together, as they do after the start.
-_TOGETHER = 50
+TOGETHER = 50
 _RETRIED_TOGETHER = 3
 # First readings are not paced like the others, because nothing is known before them.
-_FIRST_PER_SECOND = 500.0
+FIRST_PER_SECOND = 500.0
 _LOGGED_ADAPTERS = 10
 _SETTLE_POLL_SECONDS = 0.02
 
@@ -60,8 +60,8 @@ class Scraper:
             listener,
             FailureLog(fleet.signals.clock),
             rng,
-            Pacer(METRICS_PER_SECOND, _TOGETHER),
-            Pacer(LISTS_PER_SECOND, _TOGETHER),
+            Pacer(METRICS_PER_SECOND, TOGETHER),
+            Pacer(LISTS_PER_SECOND, TOGETHER),
             Pacer(RETRIES_PER_SECOND, _RETRIED_TOGETHER),
         )
         self._endpoints: dict[str, ScrapedEndpoint] = {}
@@ -82,7 +82,7 @@ class Scraper:
             self._endpoints[address].set_plan(wanted[address])
         new = [address for address in wanted if address not in self._endpoints]
         for position, address in enumerate(new):
-            self._start(address, wanted[address], position / _FIRST_PER_SECOND)
+            self._start(address, wanted[address], position / FIRST_PER_SECOND)
         self._shortest = min((plan.busy for plan in wanted.values()), default=0.0)
         if wanted and self._waking is None:
             self._waking = asyncio.create_task(self._wake_busy_endpoints())

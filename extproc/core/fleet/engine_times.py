@@ -1,20 +1,22 @@
 """The times that engines take for a step and for a prompt token, by their own counters.
 
 vLLM counts the times between the tokens of each request, which are the times of steps. It also
-counts the time from the first step of each request to its first token:
+counts the time to each first token, and when a request finishes, the time from its first step to
+its first token. Both are times of prompts:
 
     step   = the shortest mean time between tokens
     token  = the shortest (time of prompts - number of prompts * step) / computed tokens
 
-Long contexts and prompts in the same step make both longer and never shorter. So the shortest of
-many readings is the engine's own time.
+Long contexts, a queue, and prompts in the same step make both longer and never shorter. So the
+shortest of many readings is the engine's own time. A new endpoint may have computed prompts in all
+of its steps, so a step counts as a number of prompt tokens at most.
 
 A busy endpoint may have had long times only. This does not make it slow: GPUs of one kind have the
 same times. Endpoints with about equally large caches are of one kind if a step or a prompt token
 takes about as long on them. One of the two is enough, because all steps of a busy endpoint may have
-been long. The shortest times of all endpoints of a kind count for each. So an endpoint without
-requests is known, too, if all others with such a cache are of one kind. If they are not, it
-counts as the mean of the known ones.
+been long. But if the times of a token differ by much, equal steps are chance. The shortest times of
+all endpoints of a kind count for each. So an endpoint without requests is known, too, if all others
+with such a cache are of one kind. If they are not, it counts as the mean of the known ones.
 
 The times of prompt tokens depend less on the load, so they are compared first. Then the shortest
 step of those with equal tokens is compared: a busy H100 may have the steps of an idle A100.
@@ -34,6 +36,10 @@ from extproc.core.fleet.rolling_minimum import RollingMinimum
 SAME_KIND = 1.25
 """Highest ratio between times of a step, or of a prompt token, on GPUs of one kind."""
 
+MOST_BUSY = 2.5
+"""Highest ratio between times of a prompt token on GPUs of one kind whose steps take about as long:
+on a busy endpoint, prompts wait for others."""
+
 SAME_ROOM = 1.05
 """The same for the sizes of their caches. Equal servers differ by a few blocks."""
 
@@ -49,6 +55,10 @@ LEAST_MEANS = 2
 LEAST_TOKENS = 100.0
 """Mean tokens of prompts from which their time is not only that of a step."""
 
+MOST_STEP_TOKENS = 250.0
+"""Prompt tokens that take as long as a step, at most: the first steps may have had prompts. In the
+laboratory's profiles, the base of a step takes the time of 70 to 230 tokens."""
+
 _SHORTEST, _LONGEST = 1e-9, 1e3
 """Seconds beyond which a step or a token is not plausible."""
 
@@ -56,8 +66,8 @@ _LEAST_SHARE = 0.5
 """Share of the time of prompts that is due to their tokens, at least. A GPU computes few tokens
 while it reads its weights, so a step with a short prompt takes hardly longer than one without."""
 
-_READINGS = 32
-"""Latest readings of prompts that count."""
+_READINGS = 64
+"""Latest readings of prompts that count. One scrape may have two."""
 
 _WINDOW_SECONDS = 300.0
 """Seconds for which the shortest time counts, at least: a GPU may become slower."""
@@ -95,14 +105,19 @@ class Slowness(NamedTuple):
 class _Engine:
     """The counters of one endpoint."""
 
-    __slots__ = ("_means", "_prefills", "_readings", "_shortest", "_steps", "room", "times")
+    __slots__ = (
+        *("_first_tokens", "_means", "_prefills", "_readings"),
+        *("_shortest", "_step", "_steps", "room", "times"),
+    )
 
     def __init__(self) -> None:
         self.room = 0
         """Blocks of its cache."""
         self.times = _UNKNOWN
         self._steps: StepTotals | None = None
+        self._first_tokens: PrefillTotals | None = None
         self._prefills: PrefillTotals | None = None
+        self._step = inf
         self._means = 0
         self._shortest = RollingMinimum(_WINDOW_SECONDS)
         self._readings: deque[PrefillTotals] = deque(maxlen=_READINGS)
@@ -110,10 +125,18 @@ class _Engine:
     def read(self, report: Report, now: float) -> None:
         self.room = report.blocks or 0
         changed = self._read_steps(report.steps, now)
-        if self._read_prefills(report.prefills) or changed:
-            step = self.times.step
-            tokens = [_seconds_each(one, step) for one in self._readings if step < inf]
-            self.times = Times(step, min(tokens, default=inf))
+        before, self._first_tokens = self._first_tokens, _first_tokens(report)
+        changed |= self._read_prompts(before, self._first_tokens)
+        before, self._prefills = self._prefills, report.prefills
+        changed |= self._read_prompts(before, self._prefills)
+        if changed:
+            self.times = self._shortest_times()
+
+    def _shortest_times(self) -> Times:
+        # As if steps took no time, so that a token takes no less than the engine's own time.
+        token = min([_seconds_each(prompts, 0.0) for prompts in self._readings], default=inf)
+        step = min(self._step, MOST_STEP_TOKENS * token)
+        return Times(step, min([_seconds_each(one, step) for one in self._readings], default=inf))
 
     def _read_steps(self, totals: StepTotals | None, now: float) -> bool:
         """Return True if the time of a step is known better now."""
@@ -132,12 +155,11 @@ class _Engine:
         step = self._shortest.add(mean, now)
         if self._means < LEAST_MEANS:
             return False
-        self.times = self.times._replace(step=step)
+        self._step = step
         return True
 
-    def _read_prefills(self, totals: PrefillTotals | None) -> bool:
+    def _read_prompts(self, before: PrefillTotals | None, totals: PrefillTotals | None) -> bool:
         """Return True if there were prompts with enough tokens and a plausible time."""
-        before, self._prefills = self._prefills, totals
         if before is None or totals is None:
             return False
         new = PrefillTotals(*(after - was for after, was in zip(totals, before, strict=True)))
@@ -154,6 +176,12 @@ class _Kind(NamedTuple):
 
     times: Times
     members: Sequence[str]
+
+    def may_include(self, other: _Kind) -> bool:
+        """Return True if endpoints with longer steps may be of this kind, but busier."""
+        shorter, longer = sorted((self.times.token, other.times.token))
+        same_tokens = longer == inf or longer <= MOST_BUSY * shorter
+        return same_tokens and other.times.step <= SAME_KIND * self.times.step
 
     def with_slower(self, other: _Kind) -> _Kind:
         """Add endpoints that only seemed to be of another kind, because their steps were longer."""
@@ -224,10 +252,23 @@ class EngineTimes:
         kinds: list[_Kind] = []
         for step, group in sorted((min(steps[one] for one in group), group) for group in groups):
             kind = _Kind(Times(step, min(times[one].token for one in group)), group)
-            if kinds and step <= SAME_KIND * kinds[-1].times.step:
+            if kinds and kinds[-1].may_include(kind):
                 kind = kinds.pop().with_slower(kind)
             kinds.append(kind)
         return kinds
+
+
+def _first_tokens(report: Report) -> PrefillTotals | None:
+    """Return the prompts that have their first tokens; None if unknown.
+
+    Older releases of vLLM count cached tokens as computed in steps, which shows in their sum.
+    """
+    prompts, seconds = report.first_tokens, report.first_token_seconds
+    computed = report.computed_tokens
+    if prompts is None or seconds is None or computed is None or report.steps is None:
+        return None
+    tokens = report.steps.computed
+    return PrefillTotals(prompts, seconds, tokens) if tokens <= computed else None
 
 
 def _prompt_seconds(known: Mapping[str, Times], tokens: float) -> dict[str, float]:

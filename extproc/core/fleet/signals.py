@@ -9,6 +9,7 @@ kept with its time and with the known in-flight requests at that time, and
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from math import inf
 from typing import NamedTuple, Protocol
 
 from extproc.core.fleet.backlog import Backlog
@@ -210,6 +211,10 @@ class Signals:
             return known
         ratios = self.speeds.slowness(addresses)
         return Slowness(ratios, ratios)
+
+    def knows_times(self, address: str) -> bool:
+        """Return True if an endpoint's times are known, by its engine's own counters."""
+        return self.engine_times.own(address).token < inf
 
     def age(self, address: str) -> float | None:
         """Return the seconds since an endpoint's reading, or else since the endpoint appeared."""

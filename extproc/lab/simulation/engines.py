@@ -42,6 +42,7 @@ class Engines:
         self._began = timeline.now
         self._kv_seconds = 0.0
         self._idle = [True] * number
+        self._submitted: list[dict[int, float]] = [{} for _ in range(number)]
         self._preemptions_before = 0  # of engines that died
 
     @property
@@ -53,6 +54,7 @@ class Engines:
         """Queue a request. Raises ValueError if the engine can never serve it."""
         replica = self.replicas[number]
         replica.submit(request)
+        self._submitted[number][request.request_id] = self._timeline.now
         if self._idle[number]:
             self._idle[number] = False
             # Not now: other requests of this moment belong to the same step.
@@ -67,6 +69,7 @@ class Engines:
         dead = self.replicas[number]
         self._preemptions_before += dead.preemptions
         self.replicas[number] = Replica(dead.profile)
+        self._submitted[number] = {}
         self._idle[number] = True
 
     def kv_usage(self) -> float:
@@ -102,6 +105,9 @@ class Engines:
             return
         tokens = replica.finish_step()
         replica.took(seconds, tokens)
+        for request_id in tokens.first:
+            waited = self._timeline.now - self._submitted[number].pop(request_id)
+            replica.first_token_seconds_total += waited
         # First the next step: a request caused by these tokens arrives too late for it.
         self._begin(number, replica)
         self.on_tokens(number, tokens)

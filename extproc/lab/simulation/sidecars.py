@@ -12,10 +12,9 @@ from functools import partial
 from math import inf
 from random import Random
 
-from extproc.adapters.vllm.schedule import Plan, plans
+from extproc.adapters.vllm.schedule import plans
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Ledger
-from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.weights import WEIGHTS, Weights
 from extproc.core.flow_control.flow_control import TICK_SECONDS, FlowControl
@@ -36,6 +35,7 @@ from extproc.lab.oracle.truth import Truth
 from extproc.lab.published_rules.saturation_gate import SaturationGate
 from extproc.lab.simulation.engines import Engines
 from extproc.lab.simulation.prompts import SHIPPED, Prompts, Shown
+from extproc.lab.simulation.scraping import Scraping
 from extproc.lab.simulation.timeline import Timeline
 from extproc.lab.workloads.text import document
 from extproc.lab.workloads.workload import Api, Turn
@@ -44,9 +44,6 @@ MODEL = "simulated"
 
 SESSION_HEADER = "x-session"
 """Header that clients send with each request to name the session: `Header:x-session`."""
-
-_JITTER = 0.1
-"""Share of the time between two scrapes, as in the product's scraper."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,6 @@ class Sidecar:
         oracle needs `truth`, and the admission that knows the engines needs them.
         """
         self._timeline = timeline
-        self._rng = Random(f"readings {seed}")
         self._spec = routing.load_balancing
         self._replicas = replicas
         addresses = routing.endpoints(len(replicas))
@@ -143,7 +139,8 @@ class Sidecar:
             else lambda _: Oracle(rule, truth, self._numbers, rng)
         )
         self._prompts = prompts or Prompts(routing.shown)
-        self._followed: dict[str, Replica] = {}
+        readings = Random(f"readings {seed}")
+        self._scraping = Scraping(timeline, self._signals, self._ledger.loads, readings)
         self.follow([number for number in range(len(replicas)) if number not in absent])
 
     def _flow(
@@ -165,7 +162,8 @@ class Sidecar:
         model = self._model.model_copy(update={"endpoints": there})
         self._router.publish(revise(self._router.catalog, [model], self._make))
         self._signals.set_endpoints(there)
-        self._read_engines()
+        read = {a: plan for a, plan in plans(self._router.catalog).items() if plan.metrics}
+        self._scraping.follow(read, {a: self._replicas[self._numbers[a]] for a in read})
 
     def decide(self, api: Api, turn: Turn, session: str = "") -> Decision:
         """Choose an endpoint for a request and return the decision with its lease.
@@ -228,26 +226,6 @@ class Sidecar:
         if self.flow.waiting:
             self._tick()
 
-    def _read_engines(self) -> None:
-        """Scrape the engines from now on, new ones soon."""
-        asked = {a: plan for a, plan in plans(self._router.catalog).items() if plan.metrics}
-        before = self._followed
-        self._followed = {address: self._replicas[self._numbers[address]] for address in asked}
-        for address, plan in asked.items():
-            engine = self._followed[address]
-            if before.get(address) is not engine:
-                first = self._timeline.now + self._rng.random() * plan.busy
-                self._timeline.at(first, partial(self._read, address, plan, engine))
-
-    def _read(self, address: str, plan: Plan, engine: Replica) -> None:
-        if self._followed.get(address) is not engine:
-            return  # the engine has left
-        inflight = self._ledger.loads.get(address, 0)
-        self._signals.record_scrape(address, _report(engine), inflight)
-        interval = plan.busy if inflight else plan.idle
-        wait = interval * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
-        self._timeline.at(self._timeline.now + wait, partial(self._read, address, plan, engine))
-
 
 def _make(
     routing: Routing, spec: LoadBalancingSpec, rng: Random, signals: Signals, peak: float
@@ -258,31 +236,3 @@ def _make(
     if routing.weights is not None:
         return PrefixCache(signals, spec.signals, rng, weights=routing.weights)
     return build(spec, rng, signals)
-
-
-def _report(replica: Replica) -> Report:
-    """Return the load report that vLLM's metrics would give now."""
-    profile, stats = replica.profile, replica.stats
-    return Report(
-        Load(stats.waiting, stats.kv_usage),
-        stats.running,
-        profile.max_loras or None,
-        stats.running_adapters,
-        stats.waiting_adapters,
-        profile.block_size,
-        profile.kv_blocks,
-        stats.queries,
-        stats.hits + stats.host_hits,
-        replica.first_tokens_total,
-        replica.finished_total,
-        stats.preemptions,
-        steps=StepTotals(
-            replica.steps_total,
-            replica.computed_tokens_total,
-            replica.inter_token_seconds_total,
-            replica.inter_token_times_total,
-        ),
-        prefills=PrefillTotals(
-            replica.prefills.prompts, replica.prefills.seconds, replica.prefills.tokens
-        ),
-    )

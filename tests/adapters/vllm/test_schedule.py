@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.adapters.vllm import schedule
-from extproc.adapters.vllm.schedule import Pacer, Plan, ReadingTimes, plans
+from extproc.adapters.vllm.schedule import (
+    FIRST_READINGS,
+    FirstReadings,
+    Pacer,
+    PathReader,
+    Plan,
+    ReadingTimes,
+    plans,
+)
 from extproc.core.schema import ModelSpec
 from tests.adapters.vllm.servers import model
 from tests.core.builders import brief, catalog
@@ -113,6 +121,40 @@ class TestReadingTimes:
         assert 0.9 <= times.due <= 1.1
         times.failed(0.0, 1.0)
         assert 1.8 <= times.due <= 2.2
+
+
+class TestFirstReadings:
+    PLAN = Plan(0.2, 1.0, metrics=True, adapters=False)
+
+    def test_follow_each_other_sooner_until_the_times_are_known(self) -> None:
+        first = FirstReadings()
+        assert first.interval(self.PLAN, are_times_known=False) == 0.05
+        assert first.interval(self.PLAN, are_times_known=True) == 0.2
+
+    def test_are_limited_if_the_times_stay_unknown(self) -> None:
+        first, intervals = FirstReadings(), list[float]()
+        for _ in range(2 * FIRST_READINGS):
+            intervals.append(first.interval(self.PLAN, are_times_known=False))
+            first.count()
+        assert intervals == [0.05] * FIRST_READINGS + [0.2] * FIRST_READINGS
+
+
+class TestPathReader:
+    def test_postpones_a_due_reading_until_the_pacer_allows_it(self) -> None:
+        pacer = Pacer(per_second=10, together=1)
+        reader = PathReader("/metrics", pacer, pacer, 5.0, Middle())
+        reader.was_read = True
+        assert not reader.is_due(4.0)
+        pacer.reserve(5.0)
+        assert not reader.is_due(5.0)
+        assert reader.times.due == pytest.approx(5.1)
+        assert not reader.hurry(0.01)
+        assert reader.is_due(5.1)
+
+    def test_does_not_wait_before_the_first_reading(self) -> None:
+        pacer = Pacer(per_second=10, together=1)
+        pacer.reserve(5.0)
+        assert PathReader("/metrics", pacer, pacer, 5.0, Middle()).is_due(5.0)
 
 
 class TestPacer:

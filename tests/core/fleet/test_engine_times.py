@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from extproc.core.fleet.engine_times import (
     LEAST_TOKENS,
+    MOST_BUSY,
     MOST_RATIO,
     EngineTimes,
     Slowness,
@@ -32,6 +33,8 @@ class Engine:
         self._blocks = blocks
         self._steps = StepTotals(0, 0, 0.0, 0)
         self._prefills = PrefillTotals(0, 0.0, 0)
+        self._first = PrefillTotals(0, 0.0, 0)
+        self._cached = 0.0
 
     def decode(self, seconds: float, times: int = 100) -> None:
         """Generate tokens in steps of these seconds."""
@@ -43,14 +46,30 @@ class Engine:
         number, before, known = self._prefills
         self._prefills = PrefillTotals(number + prompts, before + seconds, known + tokens)
 
+    def respond(self, seconds: float, tokens: float, cached: float, prompts: int) -> None:
+        """Give requests their first tokens after these seconds together."""
+        number, before, known = self._first
+        self._first = PrefillTotals(number + prompts, before + seconds, known + tokens)
+        self._cached += cached
+
     def restart(self) -> None:
         """Begin to count again."""
         self._steps = StepTotals(0, 0, 0.0, 0)
         self._prefills = PrefillTotals(0, 0.0, 0)
+        self._first = PrefillTotals(0, 0.0, 0)
 
     def report(self) -> Report:
+        first, seconds, tokens = self._first
         return Report(
-            Load(0, 0.0), 0, blocks=self._blocks, steps=self._steps, prefills=self._prefills
+            Load(0, 0.0),
+            0,
+            blocks=self._blocks,
+            prompt_tokens=tokens,
+            cached_tokens=self._cached,
+            first_tokens=first,
+            first_token_seconds=seconds,
+            steps=self._steps._replace(computed=tokens),
+            prefills=self._prefills,
         )
 
 
@@ -64,10 +83,14 @@ class Fleet:
 
     def engine(self, address: str, blocks: int = BLOCKS) -> Engine:
         if address not in self._engines:
-            self._engines[address] = Engine(address, blocks)
-            self.read(address)
+            self.start(address, blocks)
             self.decode(address, BUSY)
         return self._engines[address]
+
+    def start(self, address: str, blocks: int = BLOCKS) -> None:
+        """Start an engine that has served nothing yet."""
+        self._engines[address] = Engine(address, blocks)
+        self.read(address)
 
     def read(self, address: str) -> None:
         self.now += 0.2
@@ -79,6 +102,12 @@ class Fleet:
 
     def finish(self, address: str, seconds: float, tokens: float, prompts: int = 1) -> None:
         self.engine(address).finish(seconds, tokens, prompts)
+        self.read(address)
+
+    def respond(
+        self, address: str, seconds: float, tokens: float, *, cached: float = 0, prompts: int = 1
+    ) -> None:
+        self.engine(address).respond(seconds, tokens, cached, prompts)
         self.read(address)
 
     def serve(self, address: str, kind: tuple[float, float], tokens: float = 1_000) -> None:
@@ -135,6 +164,14 @@ class TestStep:
             fleet.decode(A, 0.02)
         assert fleet.times.of([A])[A].step == pytest.approx(0.02)
 
+    def test_counts_as_250_prompt_tokens_at_most(self, fleet: Fleet) -> None:
+        fleet.start(A)
+        fleet.respond(A, 0.1, tokens=1_000)
+        assert fleet.times.own(A).step == pytest.approx(0.025)
+        for seconds, step in ((1.0, 0.025), (0.5, 0.025), (0.01, 0.01)):
+            fleet.decode(A, seconds)
+            assert fleet.times.own(A).step == pytest.approx(step)
+
 
 class TestToken:
     def test_is_the_time_of_a_prompt_without_its_step(self, fleet: Fleet) -> None:
@@ -154,6 +191,18 @@ class TestToken:
         fleet.decode(A, 0.01)
         assert fleet.times.of([A])[A].token == pytest.approx(0.0001)
 
+    def test_is_known_from_the_first_token_before_the_request_finishes(self, fleet: Fleet) -> None:
+        fleet.decode(A, 0.01)
+        fleet.respond(A, 0.11, tokens=1_000)
+        assert fleet.times.of([A])[A].token == pytest.approx(0.0001)
+        fleet.finish(A, 0.06, tokens=1_000)  # it waited in the queue
+        assert fleet.times.of([A])[A].token == pytest.approx(0.00005)
+
+    def test_is_not_that_of_first_tokens_if_steps_count_cached_tokens(self, fleet: Fleet) -> None:
+        fleet.decode(A, 0.01)
+        fleet.respond(A, 0.02, tokens=1_000, cached=900)
+        assert fleet.times.of([A])[A].token == inf
+
     def test_is_unknown_after_short_prompts(self, fleet: Fleet) -> None:
         fleet.decode(A, 0.01)
         fleet.finish(A, 0.02, tokens=LEAST_TOKENS - 1)
@@ -163,8 +212,8 @@ class TestToken:
 
 class TestKind:
     def test_has_the_shortest_times_of_its_endpoints(self, fleet: Fleet) -> None:
-        fleet.serve(A, (0.01, 0.0001))
-        fleet.serve(B, (0.012, 0.0005))
+        fleet.serve(A, (0.01, 0.00015))
+        fleet.serve(B, (0.012, 0.0001))
         found = fleet.times.of([A, B])
         assert found[A] == found[B]
         assert found[A] == pytest.approx(Times(0.01, 0.0001))
@@ -191,6 +240,13 @@ class TestKind:
         assert found[A] == found[B] == pytest.approx(Times(0.008, 0.0001))
         assert found[C] == pytest.approx(Times(0.012, 0.0003))
 
+    def test_ends_where_only_steps_are_alike(self, fleet: Fleet) -> None:
+        """The steps of a busy fast GPU may take as long as those of an idle slow one."""
+        fleet.serve(A, (0.01, 0.0001))
+        fleet.serve(B, (0.012, 0.0005))
+        found = fleet.times.of([A, B])
+        assert found[B].token == pytest.approx(5 * found[A].token)
+
     @pytest.mark.parametrize("served", [A, B, None])
     def test_ends_where_steps_take_much_longer_while_prompt_tokens_are_unknown(
         self, fleet: Fleet, served: str | None
@@ -213,7 +269,7 @@ class TestKind:
         for address, more in ((A, 0), (B, 10), (C, 20)):
             fleet.engine(address, blocks=BLOCKS + more)
         fleet.serve(A, (0.01, 0.0001))
-        fleet.serve(B, (0.012, 0.0005))
+        fleet.serve(B, (0.012, 0.00015))
         found = fleet.times.of([A, B, C])
         assert found[A] == found[B] == found[C]
 
@@ -326,22 +382,29 @@ def test_times_are_never_below_those_of_the_engine(events: list[tuple[str, float
     for address, delay, tokens in events:
         step, token = FAST
         fleet.decode(address, step * (1 + delay))
+        fleet.respond(address, step + token * tokens + 2 * delay, tokens)
         fleet.finish(address, step + token * tokens + delay, tokens)
     found = fleet.times.of([A, B, C])
     assert all(times.step >= 0.99 * FAST[0] for times in found.values())
+    assert all(times.token >= 0.49 * FAST[1] for times in found.values())
     assert len(set(found.values())) <= len({address for address, _, _ in events})
-    steps = sorted({times.step for times in found.values()})
-    assert all(longer > 1.2 * shorter for shorter, longer in pairwise(steps))
+    for one, other in pairwise(sorted(set(found.values()))):
+        shorter, longer = sorted((one.token, other.token))
+        assert other.step > 1.2 * one.step or longer > 0.99 * MOST_BUSY * shorter
 
 
 _COUNTER = st.floats(min_value=0, allow_nan=False, allow_infinity=False) | st.integers(0, 1_000)
 _REPORTS = st.builds(
-    lambda steps, prefills, blocks: Report(
-        Load(0, 0.0), 0, blocks=blocks, steps=steps, prefills=prefills
-    ),
-    st.none() | st.builds(StepTotals, _COUNTER, _COUNTER, _COUNTER, _COUNTER),
-    st.none() | st.builds(PrefillTotals, _COUNTER, _COUNTER, _COUNTER),
-    st.none() | st.integers(1, 10),
+    Report,
+    st.just(Load(0, 0.0)),
+    st.just(0),
+    blocks=st.none() | st.integers(1, 10),
+    prompt_tokens=st.none() | _COUNTER,
+    cached_tokens=st.none() | _COUNTER,
+    first_tokens=st.none() | _COUNTER,
+    first_token_seconds=st.none() | _COUNTER,
+    steps=st.none() | st.builds(StepTotals, _COUNTER, _COUNTER, _COUNTER, _COUNTER),
+    prefills=st.none() | st.builds(PrefillTotals, _COUNTER, _COUNTER, _COUNTER),
 )
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extproc.adapters.vllm.schedule import FIRST_READINGS
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals
 from extproc.core.fleet.signals import Signals
@@ -360,16 +361,17 @@ class TestScrapes:
         assert not recorded.read
 
     @pytest.mark.parametrize("strategy", sorted(READING))
-    def test_others_scrape_every_engine_soon(self, strategy: str, recorded: Recorded) -> None:
-        scene = Scene(balancing(strategy))
-        scene.wait(0.2)
-        assert set(recorded.read) == set(addresses(8))
+    def test_others_have_scraped_every_engine_before_the_first_request(
+        self, strategy: str, recorded: Recorded
+    ) -> None:
+        Scene(balancing(strategy))
+        assert recorded.read == {address: [0.0] for address in addresses(8)}
 
     def test_idle_engines_have_the_idle_interval(self, recorded: Recorded) -> None:
         scene = Scene(balancing("LeastQueue", signals=SLOW))
         scene.wait(100.0)
-        for times in recorded.read.values():
-            assert times[0] <= 0.5
+        for first, *times in recorded.read.values():
+            assert times[0] - first <= 2.2
             gaps = [b - a for a, b in pairwise(times)]
             assert 1.8 <= min(gaps) < 1.9 < 2.1 < max(gaps) <= 2.2
             assert len(times) == pytest.approx(50, abs=5)
@@ -380,15 +382,31 @@ class TestScrapes:
         scene.wait(100.0)
         (idle,) = set(addresses(2)) - {busy.address}
         assert len(recorded.read[idle]) == pytest.approx(50, abs=5)
-        assert len(recorded.read[busy.address]) == pytest.approx(200, abs=10)
-        # One scrape with the idle interval had already been scheduled.
-        rest = recorded.read[busy.address][1:]
-        assert all(0.45 <= b - a <= 0.55 for a, b in pairwise(rest))
+        gaps = [b - a for a, b in pairwise(recorded.read[busy.address][1:])]
+        first, rest = gaps[: FIRST_READINGS - 1], gaps[FIRST_READINGS:]
+        assert all(0.1125 <= gap <= 0.1375 for gap in first), "its times stay unknown"
+        assert all(0.45 <= gap <= 0.55 for gap in rest)
+
+    def test_an_engine_is_scraped_soon_after_its_first_request(self, recorded: Recorded) -> None:
+        signals = {"intervalSeconds": 0.5, "idleIntervalSeconds": 50, "staleAfterSeconds": 100}
+        scene = Scene(balancing("LeastQueue", signals=signals), replicas=1)
+        scene.wait(10.0)
+        (reads,) = recorded.read.values()
+        before = len(reads)
+        scene.decide()
+        scene.wait(10.3)
+        assert len(reads) > before
+
+    def test_all_engines_together_are_scraped_200_times_a_second(self, recorded: Recorded) -> None:
+        signals = {"intervalSeconds": 0.05, "idleIntervalSeconds": 0.05}
+        scene = Scene(balancing("LeastQueue", signals=signals), replicas=50)
+        scene.wait(10.0)
+        assert sum(map(len, recorded.read.values())) == pytest.approx(2_000, abs=150)
 
     def test_scrapes_are_not_synchronized(self, recorded: Recorded) -> None:
         scene = Scene(balancing("LeastQueue"), sidecars=3)
         scene.wait(20.0)
-        times = [time for each in recorded.read.values() for time in each]
+        times = [time for each in recorded.read.values() for time in each if time]
         assert len(set(times)) == len(times)
 
     def test_a_report_matches_the_engines_metrics(self, recorded: Recorded) -> None:
@@ -416,6 +434,7 @@ class TestScrapes:
             first_tokens=1,
             finished=0,
             preemptions=0,
+            first_token_seconds=0.0,
             steps=StepTotals(1, 60, 0.0, 0),
             prefills=PrefillTotals(0, 0.0, 0),
         )

@@ -122,8 +122,9 @@ class SignalsSpec(Spec):
     """Scraping of vLLM's metrics, for strategies that use them."""
 
     interval_seconds: float = Field(default=0.2, ge=0.05, le=60)
-    """Time between two scrapes of an endpoint with requests. It is longer if there are so many
-    endpoints that scraping them would take more than a few percent of a CPU core."""
+    """Time between two scrapes of an endpoint with requests. A quarter of it counts at first, until
+    the times of the engine are known. It is longer if there are so many endpoints that scraping
+    them would take more than a few percent of a CPU core."""
 
     idle_interval_seconds: float = Field(default=1.0, ge=0.05, le=60)
     """Time between two scrapes of an endpoint without requests."""

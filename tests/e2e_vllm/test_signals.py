@@ -114,6 +114,20 @@ async def test_engines_count_their_steps_and_the_times_of_prompts(
         assert 0 < token < step < 1
 
 
+async def test_engines_count_no_cached_tokens_in_their_steps(launch: Launch) -> None:
+    """So the times to first token belong to these tokens."""
+    scene = await launch(READING)
+    for _ in range(6):
+        assert (await scene.send(chat("tell me more " * 40, tokens=5))).status == 200
+    await agree(scene, requests=0)
+    texts = [metrics.text for metrics in (await scene.engines.metrics()).values()]
+    reports = [read_report(text.encode()) for text in texts]
+    assert any(report.cached_tokens for report in reports)
+    for report in reports:
+        assert report.steps is not None
+        assert report.steps.computed == report.computed_tokens
+
+
 async def test_load_report_is_newer_than_the_last_reading(
     launch: Launch, record_figure: RecordFigure
 ) -> None:

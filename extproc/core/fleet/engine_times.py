@@ -8,7 +8,9 @@ its first token. Both are times of prompts:
     token  = the shortest (time of prompts - number of prompts * step) / computed tokens
 
 Long contexts, a queue, and prompts in the same step make both longer and never shorter. So the
-shortest of many readings is the engine's own time. A new endpoint may have computed prompts in all
+shortest of many readings is the engine's own time. The first reading has the engine's means since
+its start, without the times to first tokens, which include past queues. So the prompts of an engine
+that has served before are known at once. A new endpoint may have computed prompts in all
 of its steps, so a step counts as a number of prompt tokens at most.
 
 A busy endpoint may have had long times only. This does not make it slow: GPUs of one kind have the
@@ -84,6 +86,8 @@ class Times(NamedTuple):
 
 
 _UNKNOWN = Times(inf, inf)
+_NO_STEPS = StepTotals(0, 0, 0, 0)
+_NO_PROMPTS = PrefillTotals(0, 0, 0)
 
 
 class Slowness(NamedTuple):
@@ -114,9 +118,9 @@ class _Engine:
         self.room = 0
         """Blocks of its cache."""
         self.times = _UNKNOWN
-        self._steps: StepTotals | None = None
+        self._steps = _NO_STEPS
         self._first_tokens: PrefillTotals | None = None
-        self._prefills: PrefillTotals | None = None
+        self._prefills: PrefillTotals | None = _NO_PROMPTS
         self._step = inf
         self._means = 0
         self._shortest = RollingMinimum(_WINDOW_SECONDS)
@@ -141,8 +145,8 @@ class _Engine:
     def _read_steps(self, totals: StepTotals | None, now: float) -> bool:
         """Return True if the time of a step is known better now."""
         before = self._steps
-        if before is None or totals is None or totals.times < before.times:
-            self._steps = totals
+        if totals is None or totals.times < before.times:
+            self._steps = totals or _NO_STEPS
             return False
         times = totals.times - before.times
         if times < LEAST_TIMES:

@@ -88,8 +88,18 @@ class Fleet:
         return self._engines[address]
 
     def start(self, address: str, blocks: int = BLOCKS) -> None:
-        """Start an engine that has served nothing yet."""
+        """Read an engine that has served nothing yet."""
         self._engines[address] = Engine(address, blocks)
+        self.read(address)
+
+    def meet(self, address: str, kind: tuple[float, float]) -> None:
+        """Read an engine for the first time that has served long prompts for hours."""
+        step, token = kind
+        engine = self._engines[address] = Engine(address)
+        for _ in range(1_000):
+            engine.decode(2 * step)
+            engine.respond(60.0, tokens=2_000, cached=0, prompts=1)
+            engine.finish(2 * token * 2_000, tokens=2_000)
         self.read(address)
 
     def read(self, address: str) -> None:
@@ -197,6 +207,14 @@ class TestToken:
         assert fleet.times.of([A])[A].token == pytest.approx(0.0001)
         fleet.finish(A, 0.06, tokens=1_000)  # it waited in the queue
         assert fleet.times.of([A])[A].token == pytest.approx(0.00005)
+
+    def test_is_known_at_the_first_reading_of_an_engine_that_has_served(self, fleet: Fleet) -> None:
+        fleet.meet(A, FAST)
+        fleet.meet(B, SLOW)
+        found = fleet.times.of([A, B])
+        for address, (_, token) in ((A, FAST), (B, SLOW)):
+            step = 250 * 2 * token  # at most
+            assert found[address].token == pytest.approx((2_000 * 2 * token - step) / 2_000)
 
     def test_is_not_that_of_first_tokens_if_steps_count_cached_tokens(self, fleet: Fleet) -> None:
         fleet.decode(A, 0.01)

@@ -186,8 +186,9 @@ class ScrapedEndpoint:
         return self._busy_interval()
 
     def _busy_interval(self) -> float:
-        known = self._shared.signals.knows_times(self._address)
-        return self._first.interval(self._plan, are_times_known=known)
+        signals, pacer = self._shared.signals, self._metrics.pacer
+        hurries = not signals.knows_times(self._address) and pacer.keeps_up(signals.clock())
+        return self._first.interval(self._plan, hurries=hurries)
 
 
 def _take(text: ResponseBody, take: Callable[[bytes], None]) -> None:

@@ -113,10 +113,12 @@ class FirstReadings:
     def __init__(self) -> None:
         self._left = FIRST_READINGS
 
-    def interval(self, plan: Plan, *, are_times_known: bool) -> float:
-        """Return the interval while the endpoint has requests."""
-        is_short = self._left > 0 and not are_times_known
-        return plan.busy * FIRST_SHARE if is_short else plan.busy
+    def interval(self, plan: Plan, *, hurries: bool) -> float:
+        """Return the interval while the endpoint has requests.
+
+        It is short if it `hurries`: the engine's times are unknown, and the pacer keeps up.
+        """
+        return plan.busy * FIRST_SHARE if hurries and self._left else plan.busy
 
     def count(self) -> None:
         """Count a reading of an endpoint with requests."""
@@ -135,6 +137,10 @@ class Pacer:
         """Return the wait before the next reading; after a pause a few need not wait."""
         self._next = max(self._next, now - self._credit) + self._step
         return max(0.0, self._next - now)
+
+    def keeps_up(self, now: float) -> bool:
+        """Return True if no reading waits."""
+        return self._next <= now
 
     def charge(self, readings: int) -> None:
         """Account for a reading that cost as much as `readings` additional ones."""

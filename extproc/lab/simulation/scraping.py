@@ -103,8 +103,9 @@ class Scraping:
         return self._busy_interval(one)
 
     def _busy_interval(self, one: _Scraped) -> float:
-        known = self._signals.knows_times(one.address)
-        return one.first.interval(one.plan, are_times_known=known)
+        unknown = not self._signals.knows_times(one.address)
+        hurries = unknown and self._pacer.keeps_up(self._timeline.now)
+        return one.first.interval(one.plan, hurries=hurries)
 
 
 def _report(replica: Replica) -> Report:

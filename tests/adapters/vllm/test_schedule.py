@@ -128,13 +128,13 @@ class TestFirstReadings:
 
     def test_follow_each_other_sooner_until_the_times_are_known(self) -> None:
         first = FirstReadings()
-        assert first.interval(self.PLAN, are_times_known=False) == 0.05
-        assert first.interval(self.PLAN, are_times_known=True) == 0.2
+        assert first.interval(self.PLAN, hurries=True) == 0.05
+        assert first.interval(self.PLAN, hurries=False) == 0.2
 
     def test_are_limited_if_the_times_stay_unknown(self) -> None:
         first, intervals = FirstReadings(), list[float]()
         for _ in range(2 * FIRST_READINGS):
-            intervals.append(first.interval(self.PLAN, are_times_known=False))
+            intervals.append(first.interval(self.PLAN, hurries=True))
             first.count()
         assert intervals == [0.05] * FIRST_READINGS + [0.2] * FIRST_READINGS
 
@@ -169,6 +169,14 @@ class TestPacer:
             pacer.reserve(100.0)
         assert pacer.reserve(100.0) == pytest.approx(0.7)
         assert [pacer.reserve(200.0) for _ in range(4)] == pytest.approx([0, 0, 0, 0.1])
+
+    def test_keeps_up_until_readings_wait(self) -> None:
+        pacer = Pacer(per_second=10, together=3)
+        assert all(pacer.keeps_up(100.0) and not pacer.reserve(100.0) for _ in range(3))
+        assert pacer.keeps_up(100.0)
+        assert pacer.reserve(100.0)
+        assert not pacer.keeps_up(100.0)
+        assert pacer.keeps_up(100.1)
 
     def test_charge_counts_as_several_readings(self) -> None:
         pacer = Pacer(per_second=10, together=1)

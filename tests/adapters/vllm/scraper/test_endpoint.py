@@ -109,8 +109,18 @@ class TestEndpoint:
     ) -> None:
         monkeypatch.setattr(schedule, "FIRST_SHARE", 0.001)
         monkeypatch.setattr(schedule, "FIRST_READINGS", 5)
+        server.responses[METRICS] = response(BASE.replace("request_prefill", "other").encode())
         scene.configure(model(server, busy=60, idle=60))
-        await eventually(lambda: server.count(METRICS) == 6)
+        await eventually(lambda: server.count(METRICS) == 5)
+
+    async def test_busy_one_whose_times_are_known_is_not_read_sooner(
+        self, scene: Scene, start: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(schedule, "FIRST_SHARE", 0.001)
+        known, other = await start(), await start()
+        scene.configure(model(known, busy=60, idle=60), model(other, name="other"))
+        await eventually(lambda: other.count(METRICS) > 5)
+        assert known.count(METRICS) == 1
 
     async def test_idle_one_is_read_soon_after_a_request(
         self, scene: Scene, server: Server

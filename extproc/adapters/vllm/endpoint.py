@@ -64,7 +64,7 @@ class ScrapedEndpoint:
         retries, rng = shared.retries, shared.rng
         self._metrics = PathReader(METRICS, shared.metrics, retries, due, rng)
         self._list = PathReader(MODELS, shared.lists, retries, due, rng)
-        self._first = FirstReadings()
+        self._first = FirstReadings(shared.metrics)
         self._woken = asyncio.Event()
         self.task = asyncio.create_task(self._run())
 
@@ -83,7 +83,9 @@ class ScrapedEndpoint:
 
     def hurry(self) -> None:
         """Read the metrics soon, because the endpoint has requests."""
-        if self._plan.metrics and self._metrics.hurry(self._busy_interval()):
+        known, now = self._knows_times(), self._shared.signals.clock()
+        interval = self._first.interval(self._plan, now, are_times_known=known)
+        if self._plan.metrics and self._metrics.hurry(interval):
             self._woken.set()
 
     async def _run(self) -> None:
@@ -122,10 +124,16 @@ class ScrapedEndpoint:
         clock = self._shared.signals.clock
         reader.times.started = clock()
         failure = await self._read(reader)
+        # Loads change all the time, adapters do not.
+        is_busy = reader is self._metrics and self._has_requests()
+        interval = self._plan.busy if is_busy else self._plan.idle
         if failure is None:
-            reader.times.succeeded(self._interval(reader))
+            if is_busy:
+                known = self._knows_times()
+                interval = self._first.after_reading(self._plan, clock(), are_times_known=known)
+            reader.times.succeeded(interval)
         else:
-            reader.times.failed(clock(), self._interval(reader))
+            reader.times.failed(clock(), interval)
             if failure.result is Result.TOO_LARGE:
                 reader.times.postpone(clock() + TOO_LARGE_SECONDS)
             self._shared.failures.add(self._address, reader.path, failure)
@@ -177,18 +185,11 @@ class ScrapedEndpoint:
         self._shared.found.listed(self._address, models.adapters)
         self._shared.context_lengths.set(self._address, models.max_model_len)
 
-    def _interval(self, reader: PathReader) -> float:
-        """Return the interval after a reading."""
-        busy = self._busy or self._shared.loads.get(self._address, 0) > 0
-        if not busy or reader is self._list:  # loads change all the time, adapters do not
-            return self._plan.idle
-        self._first.count()
-        return self._busy_interval()
+    def _has_requests(self) -> bool:
+        return self._busy or self._shared.loads.get(self._address, 0) > 0
 
-    def _busy_interval(self) -> float:
-        signals, pacer = self._shared.signals, self._metrics.pacer
-        hurries = not signals.knows_times(self._address) and pacer.keeps_up(signals.clock())
-        return self._first.interval(self._plan, hurries=hurries)
+    def _knows_times(self) -> bool:
+        return self._shared.signals.knows_times(self._address)
 
 
 def _take(text: ResponseBody, take: Callable[[bytes], None]) -> None:

@@ -20,6 +20,17 @@ FIRST_SHARE = 0.25
 FIRST_READINGS = 60
 """Readings with the shorter interval, at most: some engines do not count their times."""
 
+METRICS_PER_SECOND = 200.0
+"""Limit of the readings of all endpoints' metrics together: one costs about a quarter of a
+millisecond."""
+
+TOGETHER = 50
+"""Readings that may start together, as they do after the start."""
+
+FIRST_PER_SECOND = 500.0
+"""Limit of the first readings. They are not paced like the others, because nothing is known before
+them."""
+
 _JITTER = 0.1
 
 
@@ -103,28 +114,6 @@ class ReadingTimes:
         return seconds * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
 
 
-class FirstReadings:
-    """The first readings of an endpoint with requests, which follow each other sooner.
-
-    A new endpoint may be much faster or slower than the others, and gets its first prompts before
-    this is known.
-    """
-
-    def __init__(self) -> None:
-        self._left = FIRST_READINGS
-
-    def interval(self, plan: Plan, *, hurries: bool) -> float:
-        """Return the interval while the endpoint has requests.
-
-        It is short if it `hurries`: the engine's times are unknown, and the pacer keeps up.
-        """
-        return plan.busy * FIRST_SHARE if hurries and self._left else plan.busy
-
-    def count(self) -> None:
-        """Count a reading of an endpoint with requests."""
-        self._left = max(0, self._left - 1)
-
-
 class Pacer:
     """Limits the rate of all readings together; intervals grow if there are too many endpoints."""
 
@@ -145,6 +134,34 @@ class Pacer:
     def charge(self, readings: int) -> None:
         """Account for a reading that cost as much as `readings` additional ones."""
         self._next += readings * self._step
+
+
+class FirstReadings:
+    """The first readings of an endpoint with requests, which follow each other sooner.
+
+    A new endpoint may be much faster or slower than the others, and gets its first prompts before
+    this is known.
+    """
+
+    def __init__(self, pacer: Pacer) -> None:
+        self._pacer = pacer
+        self._left = FIRST_READINGS
+
+    def interval(self, plan: Plan, now: float, *, are_times_known: bool) -> float:
+        """Return the interval while the endpoint has requests.
+
+        While readings wait for the pacer, it is the usual one.
+        """
+        if are_times_known:
+            self._left = FIRST_READINGS  # for the next engine at this address
+        is_short = not are_times_known and self._left > 0 and self._pacer.keeps_up(now)
+        return plan.busy * FIRST_SHARE if is_short else plan.busy
+
+    def after_reading(self, plan: Plan, now: float, *, are_times_known: bool) -> float:
+        """Return the interval after a reading, and count it if it is short."""
+        seconds = self.interval(plan, now, are_times_known=are_times_known)
+        self._left -= seconds < plan.busy
+        return seconds
 
 
 class PathReader:

@@ -13,25 +13,27 @@ from extproc.adapters.vllm.endpoint import ScrapeContext, ScrapedEndpoint
 from extproc.adapters.vllm.failure_log import FailureLog
 from extproc.adapters.vllm.found_adapters import FoundAdapters
 from extproc.adapters.vllm.readings import ScrapeListener
-from extproc.adapters.vllm.schedule import Pacer, Plan, plans
+from extproc.adapters.vllm.schedule import (
+    FIRST_PER_SECOND,
+    METRICS_PER_SECOND,
+    TOGETHER,
+    Pacer,
+    Plan,
+    plans,
+)
 from extproc.core.fleet.fleet import Fleet
 from extproc.core.routing.catalog import Adapters, Catalog
 
 log = logging.getLogger("extproc.signals")
 
-METRICS_PER_SECOND = 200.0
 LISTS_PER_SECOND = 50.0
-"""Limits for all endpoints together: a reading costs about a quarter of a millisecond."""
+"""Limit of the readings of all endpoints' lists together."""
 
 RETRIES_PER_SECOND = 3.0
 """Limit for endpoints that failed more than once. A failed reading costs several times as much: at
 ten a second, nearly one decision in a hundred waited for one."""
 
-# Readings that may start together, as they do after the start.
-TOGETHER = 50
 _RETRIED_TOGETHER = 3
-# First readings are not paced like the others, because nothing is known before them.
-FIRST_PER_SECOND = 500.0
 _LOGGED_ADAPTERS = 10
 _SETTLE_POLL_SECONDS = 0.02
 

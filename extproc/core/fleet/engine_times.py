@@ -8,10 +8,8 @@ its first token. Both are times of prompts:
     token  = the shortest (time of prompts - number of prompts * step) / computed tokens
 
 Long contexts, a queue, and prompts in the same step make both longer and never shorter. So the
-shortest of many readings is the engine's own time. The first reading has the engine's means since
-its start, without the times to first tokens, which include past queues. So the prompts of an engine
-that has served before are known at once. A new endpoint may have computed prompts in all
-of its steps, so a step counts as a number of prompt tokens at most.
+shortest of many readings is the engine's own time. A new endpoint may have computed prompts in all
+of its steps. So the first steps count as at most 250 prompt tokens.
 
 A busy endpoint may have had long times only. This does not make it slow: GPUs of one kind have the
 same times. Endpoints with about equally large caches are of one kind if a step or a prompt token
@@ -38,12 +36,12 @@ from extproc.core.fleet.rolling_minimum import RollingMinimum
 SAME_KIND = 1.25
 """Highest ratio between times of a step, or of a prompt token, on GPUs of one kind."""
 
+SAME_ROOM = 1.05
+"""The same for the sizes of their caches. Equal servers differ by a few blocks."""
+
 MOST_BUSY = 2.5
 """Highest ratio between times of a prompt token on GPUs of one kind whose steps take about as long:
 on a busy endpoint, prompts wait for others."""
-
-SAME_ROOM = 1.05
-"""The same for the sizes of their caches. Equal servers differ by a few blocks."""
 
 MOST_RATIO = 4.0
 """Highest ratio to the median endpoint that is believed."""
@@ -58,8 +56,13 @@ LEAST_TOKENS = 100.0
 """Mean tokens of prompts from which their time is not only that of a step."""
 
 MOST_STEP_TOKENS = 250.0
-"""Prompt tokens that take as long as a step, at most: the first steps may have had prompts. In the
-laboratory's profiles, the base of a step takes the time of 70 to 230 tokens."""
+"""Prompt tokens that take as long as a step, at most, while few means are known: the first steps
+may have had prompts. In the laboratory's profiles, the base of a step takes the time of 70 to 230
+tokens."""
+
+FEW_MEANS = 20
+"""Mean times between tokens up to which this limit holds. On other engines, a step may take as long
+as more tokens."""
 
 _SHORTEST, _LONGEST = 1e-9, 1e3
 """Seconds beyond which a step or a token is not plausible."""
@@ -86,8 +89,6 @@ class Times(NamedTuple):
 
 
 _UNKNOWN = Times(inf, inf)
-_NO_STEPS = StepTotals(0, 0, 0, 0)
-_NO_PROMPTS = PrefillTotals(0, 0, 0)
 
 
 class Slowness(NamedTuple):
@@ -110,7 +111,7 @@ class _Engine:
     """The counters of one endpoint."""
 
     __slots__ = (
-        *("_first_tokens", "_means", "_prefills", "_readings"),
+        *("_counts_cached", "_first_tokens", "_means", "_prefills", "_readings"),
         *("_shortest", "_step", "_steps", "room", "times"),
     )
 
@@ -118,9 +119,10 @@ class _Engine:
         self.room = 0
         """Blocks of its cache."""
         self.times = _UNKNOWN
-        self._steps = _NO_STEPS
+        self._steps: StepTotals | None = None
         self._first_tokens: PrefillTotals | None = None
-        self._prefills: PrefillTotals | None = _NO_PROMPTS
+        self._counts_cached = False
+        self._prefills: PrefillTotals | None = None
         self._step = inf
         self._means = 0
         self._shortest = RollingMinimum(_WINDOW_SECONDS)
@@ -129,24 +131,44 @@ class _Engine:
     def read(self, report: Report, now: float) -> None:
         self.room = report.blocks or 0
         changed = self._read_steps(report.steps, now)
-        before, self._first_tokens = self._first_tokens, _first_tokens(report)
+        before, self._first_tokens = self._first_tokens, self._read_first_tokens(report)
         changed |= self._read_prompts(before, self._first_tokens)
         before, self._prefills = self._prefills, report.prefills
-        changed |= self._read_prompts(before, self._prefills)
+        if report.steps is not None:  # otherwise several engines may compute prompts at once
+            changed |= self._read_prompts(before, self._prefills)
         if changed:
             self.times = self._shortest_times()
 
     def _shortest_times(self) -> Times:
-        # As if steps took no time, so that a token takes no less than the engine's own time.
-        token = min([_seconds_each(prompts, 0.0) for prompts in self._readings], default=inf)
-        step = min(self._step, MOST_STEP_TOKENS * token)
-        return Times(step, min([_seconds_each(one, step) for one in self._readings], default=inf))
+        step = self._step
+        if self._means <= FEW_MEANS:
+            # With the step, so that it is no less than the engine's own time of a token.
+            token = min([one.seconds / one.tokens for one in self._readings], default=inf)
+            step = min(step, MOST_STEP_TOKENS * token)
+        tokens = [_seconds_each(one, step) for one in self._readings if step < inf]
+        return Times(step, min(tokens, default=inf))
+
+    def _read_first_tokens(self, report: Report) -> PrefillTotals | None:
+        """Return the prompts that have their first tokens; None if unknown.
+
+        Older releases of vLLM count cached tokens as computed in steps, which shows in their sum.
+        """
+        prompts, seconds = report.first_tokens, report.first_token_seconds
+        computed = report.computed_tokens
+        if prompts is None or seconds is None or computed is None or report.steps is None:
+            return None
+        tokens = report.steps.computed
+        if tokens > computed and not self._counts_cached:
+            self._counts_cached = True
+            self._readings.clear()
+            self.times = self._shortest_times()
+        return None if self._counts_cached else PrefillTotals(prompts, seconds, tokens)
 
     def _read_steps(self, totals: StepTotals | None, now: float) -> bool:
         """Return True if the time of a step is known better now."""
         before = self._steps
-        if totals is None or totals.times < before.times:
-            self._steps = totals or _NO_STEPS
+        if before is None or totals is None or totals.times < before.times:
+            self._steps = totals
             return False
         times = totals.times - before.times
         if times < LEAST_TIMES:
@@ -256,23 +278,13 @@ class EngineTimes:
         kinds: list[_Kind] = []
         for step, group in sorted((min(steps[one] for one in group), group) for group in groups):
             kind = _Kind(Times(step, min(times[one].token for one in group)), group)
-            if kinds and kinds[-1].may_include(kind):
-                kind = kinds.pop().with_slower(kind)
-            kinds.append(kind)
+            for place, other in enumerate(kinds):
+                if other.may_include(kind):
+                    kinds[place] = other.with_slower(kind)
+                    break
+            else:
+                kinds.append(kind)
         return kinds
-
-
-def _first_tokens(report: Report) -> PrefillTotals | None:
-    """Return the prompts that have their first tokens; None if unknown.
-
-    Older releases of vLLM count cached tokens as computed in steps, which shows in their sum.
-    """
-    prompts, seconds = report.first_tokens, report.first_token_seconds
-    computed = report.computed_tokens
-    if prompts is None or seconds is None or computed is None or report.steps is None:
-        return None
-    tokens = report.steps.computed
-    return PrefillTotals(prompts, seconds, tokens) if tokens <= computed else None
 
 
 def _prompt_seconds(known: Mapping[str, Times], tokens: float) -> dict[str, float]:

@@ -47,19 +47,16 @@ class StepTotals(NamedTuple):
 
 
 class PrefillTotals(NamedTuple):
-    """Counters of the prompts of finished requests since the engine started.
-
-    All are of the same moment.
-    """
+    """Counters of prompts since the engine started, all of the same moment."""
 
     prompts: float
-    """Finished requests."""
+    """Number of prompts."""
 
     seconds: float
-    """Sum of the times from the first step of a request to its first token."""
+    """Sum of the times until their first tokens, with or without the wait in the queue."""
 
     tokens: float
-    """Sum of their prompt tokens that were not in the cache."""
+    """Sum of their tokens that were not in the cache."""
 
 
 class Report(NamedTuple):
@@ -107,7 +104,8 @@ class Report(NamedTuple):
     """The engine's steps; None if it does not count them."""
 
     prefills: PrefillTotals | None = None
-    """The prompts of finished requests; None if the engine does not count their times."""
+    """The prompts of finished requests, from their first steps; None if the engine does not count
+    their times."""
 
     kv_tokens: int | None = None
     """Tokens of the KV cache, if the engine gives them itself. In hybrid models, the tokens of a

@@ -213,7 +213,7 @@ class Signals:
         return Slowness(ratios, ratios)
 
     def knows_times(self, address: str) -> bool:
-        """Return True if an endpoint's times are known, by its engine's own counters."""
+        """Return True if the time of a prompt token is known from the engine's own counters."""
         return self.engine_times.own(address).token < inf
 
     def age(self, address: str) -> float | None:

@@ -10,9 +10,8 @@ between endpoints may seem smaller than they are. Short prompts say little about
 not count. A busy endpoint also decodes, and then computes prompts more slowly. This is part of its
 speed, as requests that are sent there will notice it.
 
-If engines count their own times, these are more exact (`extproc.core.fleet.engine_times`). vLLM
-counts the time of a prompt when its response ends, which may be a minute later, and the times of
-steps at once. Until the time of a prompt is known, the time of a step gives the speed.
+If engines count their own times, these are more exact (`extproc.core.fleet.engine_times`). While
+all prompts are short, their time is not known, and the time of a step gives the speed.
 """
 
 from __future__ import annotations

@@ -122,9 +122,9 @@ class SignalsSpec(Spec):
     """Scraping of vLLM's metrics, for strategies that use them."""
 
     interval_seconds: float = Field(default=0.2, ge=0.05, le=60)
-    """Time between two scrapes of an endpoint with requests. A quarter of it counts at first, until
-    the times of the engine are known. It is longer if there are so many endpoints that scraping
-    them would take more than a few percent of a CPU core."""
+    """Time between two scrapes of an endpoint with requests. A quarter of it counts for at most 60
+    scrapes of a new endpoint, until the engine's times are known. The time is longer if there are
+    so many endpoints that scraping them would take more than a few percent of a CPU core."""
 
     idle_interval_seconds: float = Field(default=1.0, ge=0.05, le=60)
     """Time between two scrapes of an endpoint without requests."""

@@ -7,8 +7,15 @@ from functools import partial
 from random import Random
 
 from extproc.adapters.vllm.readings import METRICS
-from extproc.adapters.vllm.schedule import FirstReadings, Pacer, PathReader, Plan
-from extproc.adapters.vllm.scraper import FIRST_PER_SECOND, METRICS_PER_SECOND, TOGETHER
+from extproc.adapters.vllm.schedule import (
+    FIRST_PER_SECOND,
+    METRICS_PER_SECOND,
+    TOGETHER,
+    FirstReadings,
+    Pacer,
+    PathReader,
+    Plan,
+)
 from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals
 from extproc.core.fleet.signals import Signals
 from extproc.lab.engine.replica import Replica
@@ -23,11 +30,11 @@ class _Scraped:
         self.plan = plan
         self.engine = engine
         self.reader = reader
-        self.first = FirstReadings()
+        self.first = FirstReadings(reader.pacer)
 
 
 class Scraping:
-    """Scrapes the engines that it follows until it follows others.
+    """Scrapes a set of engines, which `follow` replaces.
 
     A sidecar reads all engines before it takes requests. So its first readings take no time here,
     and the next ones are due at random times, as if it had run for some time.
@@ -42,7 +49,7 @@ class Scraping:
         self._rng = rng
         self._pacer = Pacer(METRICS_PER_SECOND, TOGETHER)
         self._scraped: dict[str, _Scraped] = {}
-        self._wake_seconds = 0.0
+        self._has_started = False
 
     def follow(self, plans: Mapping[str, Plan], engines: Mapping[str, Replica]) -> None:
         """Scrape these engines, by address, from now on."""
@@ -55,8 +62,8 @@ class Scraping:
                 one = _Scraped(address, plan, engines[address], reader)
                 new.append(one)
             self._scraped[address] = one
-        if plans and not self._wake_seconds:
-            self._wake_seconds = min(plan.busy for plan in plans.values()) / 2
+        if plans and not self._has_started:
+            self._has_started = True
             self._start(new)
         else:
             for position, one in enumerate(new):
@@ -69,14 +76,20 @@ class Scraping:
             one.reader.times.started -= self._rng.random() * one.plan.idle
             one.reader.times.succeeded(one.plan.idle)
             self._schedule(one)
-        self._wake()
+        interval = min(one.plan.busy for one in scraped) / 2
+        first = self._timeline.now + self._rng.random() * interval
+        self._timeline.at(first, partial(self._wake_busy_engines, interval))
 
-    def _wake(self) -> None:
-        """Read engines soon that became busy, now and from now on."""
-        self._timeline.at(self._timeline.now + self._wake_seconds, self._wake)
+    def _wake_busy_engines(self, interval: float) -> None:
+        """Read engines soon that became busy, now and after each interval."""
+        now = self._timeline.now
+        self._timeline.at(now + interval, partial(self._wake_busy_engines, interval))
         for address in self._loads:
             one = self._scraped.get(address)
-            if one is not None and one.reader.hurry(self._busy_interval(one)):
+            if one is None:
+                continue
+            known = self._signals.knows_times(address)
+            if one.reader.hurry(one.first.interval(one.plan, now, are_times_known=known)):
                 self._schedule(one)
 
     def _schedule(self, one: _Scraped) -> None:
@@ -93,19 +106,14 @@ class Scraping:
 
     def _read(self, one: _Scraped) -> float:
         """Read an engine. Return the interval until the next reading."""
-        one.reader.times.started = self._timeline.now
+        one.reader.times.started = now = self._timeline.now
         one.reader.was_read = True
         inflight, report = self._loads.get(one.address, 0), _report(one.engine)
         self._signals.record_scrape(one.address, report, inflight)
         if not inflight and not report.load.waiting + report.running:
             return one.plan.idle
-        one.first.count()
-        return self._busy_interval(one)
-
-    def _busy_interval(self, one: _Scraped) -> float:
-        unknown = not self._signals.knows_times(one.address)
-        hurries = unknown and self._pacer.keeps_up(self._timeline.now)
-        return one.first.interval(one.plan, hurries=hurries)
+        known = self._signals.knows_times(one.address)
+        return one.first.after_reading(one.plan, now, are_times_known=known)
 
 
 def _report(replica: Replica) -> Report:

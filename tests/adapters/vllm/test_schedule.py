@@ -126,17 +126,33 @@ class TestReadingTimes:
 class TestFirstReadings:
     PLAN = Plan(0.2, 1.0, metrics=True, adapters=False)
 
-    def test_follow_each_other_sooner_until_the_times_are_known(self) -> None:
-        first = FirstReadings()
-        assert first.interval(self.PLAN, hurries=True) == 0.05
-        assert first.interval(self.PLAN, hurries=False) == 0.2
+    @pytest.fixture
+    def pacer(self) -> Pacer:
+        return Pacer(per_second=10, together=3)
 
-    def test_are_limited_if_the_times_stay_unknown(self) -> None:
-        first, intervals = FirstReadings(), list[float]()
+    def test_follow_each_other_sooner_until_the_times_are_known(self, pacer: Pacer) -> None:
+        first = FirstReadings(pacer)
+        assert first.interval(self.PLAN, 100.0, are_times_known=False) == 0.05
+        assert first.interval(self.PLAN, 100.0, are_times_known=True) == 0.2
+
+    def test_are_limited_for_each_engine_if_its_times_stay_unknown(self, pacer: Pacer) -> None:
+        first = FirstReadings(pacer)
+
+        def intervals(number: int, *, known: bool = False) -> list[float]:
+            read = first.after_reading
+            return [read(self.PLAN, 100.0, are_times_known=known) for _ in range(number)]
+
+        assert intervals(FIRST_READINGS + 2) == [0.05] * FIRST_READINGS + [0.2] * 2
+        assert intervals(2, known=True) == [0.2] * 2
+        assert intervals(FIRST_READINGS + 2) == [0.05] * FIRST_READINGS + [0.2] * 2
+
+    def test_are_not_sooner_while_readings_wait_for_the_pacer(self, pacer: Pacer) -> None:
+        first = FirstReadings(pacer)
+        for _ in range(5):
+            pacer.reserve(100.0)
         for _ in range(2 * FIRST_READINGS):
-            intervals.append(first.interval(self.PLAN, hurries=True))
-            first.count()
-        assert intervals == [0.05] * FIRST_READINGS + [0.2] * FIRST_READINGS
+            assert first.after_reading(self.PLAN, 100.0, are_times_known=False) == 0.2
+        assert first.interval(self.PLAN, 200.0, are_times_known=False) == 0.05
 
 
 class TestPathReader:
@@ -150,6 +166,18 @@ class TestPathReader:
         assert reader.times.due == pytest.approx(5.1)
         assert not reader.hurry(0.01)
         assert reader.is_due(5.1)
+        reader.times.succeeded(1.0)
+        assert reader.hurry(0.01)
+
+    def test_has_another_pacer_after_failures(self) -> None:
+        pacer, retries = (Pacer(per_second=one, together=1) for one in (10, 1))
+        reader = PathReader("/metrics", pacer, retries, 0.0, Middle())
+        reader.was_read = True
+        for _ in range(2):
+            reader.times.failed(0.0, 0.1)
+        retries.reserve(5.0)
+        assert not reader.is_due(5.0)
+        assert reader.times.due == pytest.approx(6.0)
 
     def test_does_not_wait_before_the_first_reading(self) -> None:
         pacer = Pacer(per_second=10, together=1)

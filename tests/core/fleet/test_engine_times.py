@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.fleet.engine_times import (
+    FEW_MEANS,
     LEAST_TOKENS,
     MOST_BUSY,
     MOST_RATIO,
@@ -92,16 +93,6 @@ class Fleet:
         self._engines[address] = Engine(address, blocks)
         self.read(address)
 
-    def meet(self, address: str, kind: tuple[float, float]) -> None:
-        """Read an engine for the first time that has served long prompts for hours."""
-        step, token = kind
-        engine = self._engines[address] = Engine(address)
-        for _ in range(1_000):
-            engine.decode(2 * step)
-            engine.respond(60.0, tokens=2_000, cached=0, prompts=1)
-            engine.finish(2 * token * 2_000, tokens=2_000)
-        self.read(address)
-
     def read(self, address: str) -> None:
         self.now += 0.2
         self.times.read(address, self._engines[address].report(), self.now)
@@ -174,13 +165,23 @@ class TestStep:
             fleet.decode(A, 0.02)
         assert fleet.times.of([A])[A].step == pytest.approx(0.02)
 
-    def test_counts_as_250_prompt_tokens_at_most(self, fleet: Fleet) -> None:
+    def test_counts_as_250_prompt_tokens_at_most_at_first(self, fleet: Fleet) -> None:
         fleet.start(A)
-        fleet.respond(A, 0.1, tokens=1_000)
-        assert fleet.times.own(A).step == pytest.approx(0.025)
-        for seconds, step in ((1.0, 0.025), (0.5, 0.025), (0.01, 0.01)):
-            fleet.decode(A, seconds)
-            assert fleet.times.own(A).step == pytest.approx(step)
+        for seconds, tokens in ((0.1, 1_000), (0.9, 1_000)):
+            fleet.respond(A, seconds, tokens)
+            assert fleet.times.own(A).step == pytest.approx(0.025)
+        for _ in range(FEW_MEANS):
+            fleet.decode(A, 0.1)
+            assert fleet.times.own(A).step == pytest.approx(0.025)
+        fleet.decode(A, 0.1)
+        assert fleet.times.own(A).step == pytest.approx(0.1)
+
+    def test_does_not_include_those_before_the_first_reading(self, fleet: Fleet) -> None:
+        fleet.decode(A, 0.02)
+        fleet.times.forget(A)
+        for _ in range(3):
+            fleet.decode(A, 0.03)
+        assert fleet.times.own(A).step == pytest.approx(0.03)
 
 
 class TestToken:
@@ -208,17 +209,20 @@ class TestToken:
         fleet.finish(A, 0.06, tokens=1_000)  # it waited in the queue
         assert fleet.times.of([A])[A].token == pytest.approx(0.00005)
 
-    def test_is_known_at_the_first_reading_of_an_engine_that_has_served(self, fleet: Fleet) -> None:
-        fleet.meet(A, FAST)
-        fleet.meet(B, SLOW)
-        found = fleet.times.of([A, B])
-        for address, (_, token) in ((A, FAST), (B, SLOW)):
-            step = 250 * 2 * token  # at most
-            assert found[address].token == pytest.approx((2_000 * 2 * token - step) / 2_000)
+    def test_is_unknown_if_the_steps_are_not_counted(self) -> None:
+        """The prompts of several engines behind one port overlap."""
+        times = EngineTimes()
+        for prompts in range(3):
+            prefills = PrefillTotals(prompts, prompts * 1.0, prompts * 1_000)
+            times.read(A, Report(Load(0, 0.0), 0, prefills=prefills), now=prompts)
+        assert times.own(A) == Times(inf, inf)
 
     def test_is_not_that_of_first_tokens_if_steps_count_cached_tokens(self, fleet: Fleet) -> None:
         fleet.decode(A, 0.01)
+        fleet.respond(A, 0.02, tokens=1_000, cached=0)  # it is not noticed yet
         fleet.respond(A, 0.02, tokens=1_000, cached=900)
+        assert fleet.times.of([A])[A].token == inf
+        fleet.respond(A, 0.02, tokens=1_000, cached=-900)
         assert fleet.times.of([A])[A].token == inf
 
     def test_is_unknown_after_short_prompts(self, fleet: Fleet) -> None:
@@ -264,6 +268,22 @@ class TestKind:
         fleet.serve(B, (0.012, 0.0005))
         found = fleet.times.of([A, B])
         assert found[B].token == pytest.approx(5 * found[A].token)
+
+    def test_includes_equal_endpoints_although_another_kind_is_between_them(
+        self, fleet: Fleet
+    ) -> None:
+        for address, kind in ((A, (0.01, 1e-4)), (B, (0.011, 5e-4)), (C, (0.012, 1.5e-4))):
+            fleet.serve(address, kind)
+        found = fleet.times.of([A, B, C])
+        assert found[A] == found[C] != found[B]
+
+    @pytest.mark.parametrize(("ratio", "kinds"), [(2.4, 1), (2.7, 2)])
+    def test_includes_a_busy_endpoint_up_to_a_ratio(
+        self, fleet: Fleet, ratio: float, kinds: int
+    ) -> None:
+        fleet.serve(A, (0.01, 1e-4))
+        fleet.serve(B, (0.012, ratio * 1e-4))
+        assert len(set(fleet.times.of([A, B]).values())) == kinds
 
     @pytest.mark.parametrize("served", [A, B, None])
     def test_ends_where_steps_take_much_longer_while_prompt_tokens_are_unknown(

@@ -56,6 +56,23 @@ def test_simultaneous_requests_share_a_step() -> None:
     assert scene.run() == [(2.375, 0, [0, 1, 2])]
 
 
+def test_times_to_first_tokens_include_the_wait_for_the_present_step() -> None:
+    scene = Scene()
+    scene.at(1.0, request(7, output=3))
+    scene.at(1.5, request(8, output=3))
+    assert scene.run()[:2] == [(2.125, 0, [7]), (3.25, 0, [7, 8])]
+    assert scene.engines.replicas[0].first_token_seconds_total == 1.125 + 1.75
+
+
+def test_a_new_engine_counts_only_its_own_times() -> None:
+    scene = Scene()
+    scene.at(1.0, request(7))
+    scene.timeline.at(1.5, lambda: scene.engines.replace(0))
+    scene.at(2.0, request(7))
+    assert scene.run() == [(3.125, 0, [7])]
+    assert scene.engines.replicas[0].first_token_seconds_total == 1.125
+
+
 def test_a_request_during_a_step_is_in_the_next_one() -> None:
     scene = Scene()
     scene.at(0.0, request(0, output=2))

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from extproc.adapters.vllm import schedule
+from extproc.adapters.vllm import endpoint, schedule
 from extproc.adapters.vllm.readings import METRICS, MODELS
 from extproc.core.fleet.endpoint import Endpoint
 from tests.adapters.documents import eventually
@@ -109,14 +109,14 @@ class TestEndpoint:
     ) -> None:
         monkeypatch.setattr(schedule, "FIRST_SHARE", 0.001)
         monkeypatch.setattr(schedule, "FIRST_READINGS", 5)
-        server.responses[METRICS] = response(BASE.replace("request_prefill", "other").encode())
         scene.configure(model(server, busy=60, idle=60))
-        await eventually(lambda: server.count(METRICS) == 5)
+        await eventually(lambda: server.count(METRICS) == 6)
 
     async def test_busy_one_whose_times_are_known_is_not_read_sooner(
         self, scene: Scene, start: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(schedule, "FIRST_SHARE", 0.001)
+        monkeypatch.setattr(schedule, "FIRST_SHARE", 0.00001)
+        monkeypatch.setattr(endpoint.ScrapedEndpoint, "_knows_times", lambda _: True)
         known, other = await start(), await start()
         scene.configure(model(known, busy=60, idle=60), model(other, name="other"))
         await eventually(lambda: other.count(METRICS) > 5)

@@ -109,10 +109,11 @@ class TestHotPrefix:
 class TestTwoHundredEndpoints:
     def test_requests_follow_their_prefix(self, two_hundred: Both) -> None:
         ours, plain = two_hundred
-        assert (ours.summary.hit_rate or 0) >= (plain.summary.hit_rate or 1) + 0.15
+        assert (ours.summary.hit_rate or 0) >= (plain.summary.hit_rate or 1) + 0.2
         assert ours.summary.p99_ttft_ms <= 1.25 * plain.summary.p99_ttft_ms
 
-    def test_a_hot_prefix_costs_nothing(self, two_hundred: Both) -> None:
+    def test_a_hot_prefix_costs_little(self, two_hundred: Both) -> None:
+        """Each of the 200 is scraped once a second, because of the limit for all together."""
         ours, plain = two_hundred
         assert ours.summary.mean_ttft_ms <= 0.9 * plain.summary.mean_ttft_ms
         assert ours.summary.output_throughput >= 0.95 * plain.summary.output_throughput

@@ -161,6 +161,7 @@ def text(found: Draws) -> str:
     return Template(_TEXT.read_text()).substitute(
         draws=len(found.complete),
         summary=summary(found),
+        several_draws=len(found.complete_behind_several),
         several=_several(found),
         rows=_rows(found),
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from extproc.adapters.vllm.exposition import read_report
 from extproc.core.fleet.engine_times import EngineTimes
+from extproc.core.fleet.report import Report
 from extproc.lab.real_vllm.engines import BLOCK_SIZE, BLOCKS, MAX_LORAS
 from extproc.lab.real_vllm.metrics import Metrics
 from extproc.lab.stack.processes import until
@@ -117,15 +118,30 @@ async def test_engines_count_their_steps_and_the_times_of_prompts(
 async def test_engines_count_no_cached_tokens_in_their_steps(launch: Launch) -> None:
     """So the times to first token belong to these tokens."""
     scene = await launch(READING)
+
+    async def reports() -> list[Report]:
+        metrics = await scene.engines.metrics()
+        return [read_report(metrics[one].text.encode()) for one in scene.engines.addresses]
+
+    await agree(scene, requests=0)
+    before = await reports()
     for _ in range(6):
         assert (await scene.send(chat("tell me more " * 40, tokens=5))).status == 200
     await agree(scene, requests=0)
-    texts = [metrics.text for metrics in (await scene.engines.metrics()).values()]
-    reports = [read_report(text.encode()) for text in texts]
-    assert any(report.cached_tokens for report in reports)
-    for report in reports:
-        assert report.steps is not None
-        assert report.steps.computed == report.computed_tokens
+    after = await reports()
+    cached = [
+        (now.cached_tokens or 0) - (was.cached_tokens or 0)
+        for was, now in zip(before, after, strict=True)
+    ]
+    assert max(cached) > 0
+    for was, now in zip(before, after, strict=True):
+        assert was.steps is not None
+        assert now.steps is not None
+        assert was.computed_tokens is not None
+        assert now.computed_tokens is not None
+        # Not the sums since the start: prompts that were aborted count only as computed.
+        new = now.steps.computed - was.steps.computed
+        assert new == now.computed_tokens - was.computed_tokens
 
 
 async def test_load_report_is_newer_than_the_last_reading(

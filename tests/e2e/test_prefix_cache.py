@@ -229,14 +229,14 @@ class TestNewPrompt:
     ) -> None:
         options = cached(FrequentScrapes)
         scene = await launch(options)
-        bodies = [chat(text(f"prompt {i}", 2_000)) for i in range(30)]
+        # With a single token, the engines count no times, which here would depend on the machine.
+        bodies = [chat(text(f"prompt {i}", 2_000), tokens=1) for i in range(20)]
         async with second_stack(scene, options, tmp_path) as other:
-            here = await decided(scene, bodies)
-            await readings_are_idle(other)
-            there = await decided(other, bodies)
+            here = await decided_when_idle(scene, bodies)
+            there = await decided_when_idle(other, bodies)
         assert {decision["reason"] for decision in (*here, *there)} == {"cold"}
         pairs = [(one["endpoint"], two["endpoint"]) for one, two in zip(here, there, strict=True)]
-        assert sum(one == two for one, two in pairs) >= 27, pairs
+        assert all(one == two for one, two in pairs), pairs
         assert {one for one, _ in pairs} == set(scene.replicas.addresses)
 
     async def test_follows_the_session_of_its_header(self, launch: Launch) -> None:

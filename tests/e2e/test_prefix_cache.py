@@ -193,6 +193,31 @@ class TestConversation:
         assert found > 2 * 0.99 * 200_000 / TOKEN_BYTES
 
 
+class TestShortTurns:
+    """Sessions behind one system prompt, with messages that are shorter than an index block."""
+
+    async def test_go_where_their_responses_are(self, launch: Launch) -> None:
+        scene = await launch(cached(FrequentScrapes, replica_arguments=("--time-scale", "10")))
+        bodies = [self.first_turn(number) for number in range(6)]
+        replies = await asyncio.gather(*map(scene.send, bodies))
+        assert {reply.replica for reply in replies} == set(scene.replicas.addresses)
+        for body, reply in zip(bodies, replies, strict=True):
+            body["messages"] += [
+                reply.json()["choices"][0]["message"],
+                {"role": "user", "content": "Go on!"},
+            ]
+        await decisions(scene, len(bodies))  # their log lines are written late
+        later = await decided_when_idle(scene, bodies)
+        homes = [reply.replica for reply in replies]
+        assert [(one["endpoint"], one["reason"]) for one in later] == [
+            (home, "cached") for home in homes
+        ]
+        assert min(one["predicted_hit"] for one in later) > 0.98
+
+    def first_turn(self, number: int) -> Json:
+        return chat(f"I am user {number}.", system=text("the rules", 4_000), tokens=200)
+
+
 class TestSharedSystemPrompt:
     SYSTEM = text("the rules of this house", 8_000)
 

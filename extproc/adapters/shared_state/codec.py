@@ -28,7 +28,16 @@ class UnreadableError(ValueError):
 
 
 _Sent = tuple[
-    _Number, _Number, _Number, _Number, _Tokens, _Tokens, int | None, _Seconds, list[bytes]
+    _Number,
+    _Number,
+    _Number,
+    _Number,
+    _Tokens,
+    _Tokens,
+    int | None,
+    _Seconds,
+    list[bytes],
+    int | None,
 ]
 _Held = tuple[_Number, _Number, _Number, _Tokens, _Tokens, _Seconds]
 

@@ -16,7 +16,7 @@ from extproc.core.fleet.ejection import Ejection
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
 from extproc.core.fleet.ledger import Lease, Ledger
 from extproc.core.fleet.response_ids import ResponseIds
-from extproc.core.fleet.sent_request import SentRequest
+from extproc.core.fleet.sent_request import NOTHING_SENT, SentRequest
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.token_sizes import TokenSizes
 
@@ -96,7 +96,11 @@ class Fleet:
 
         Return the run of the prefix index in which the first prompt ends.
         """
+        if request is NOTHING_SENT:
+            return 0
         runs = [self.signals.prefixes.sent(address, chain) for chain in request.chains]
+        if request.turn is not None:
+            self.signals.turns.sent(address, request.turn)
         if request.adapter:
             self.signals.residency.used(address, request.adapter)
         return runs[0] if runs else 0

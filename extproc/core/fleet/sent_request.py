@@ -27,6 +27,9 @@ class SentRequest(NamedTuple):
     to_compute: float = 0.0
     """Those of `tokens` that the endpoint probably does not have in its cache."""
 
+    turn: int | None = None
+    """The hash of the whole prompt; None if it is unknown."""
+
 
 NOTHING_SENT = SentRequest()
 """A request of a strategy that records only the number of requests in flight."""

@@ -28,6 +28,7 @@ from extproc.core.fleet.pressure import ObservedLoad, Pressure
 from extproc.core.fleet.report import Load, Report
 from extproc.core.fleet.residency import Residency
 from extproc.core.fleet.speeds import Speeds
+from extproc.core.fleet.turns import Turns
 from extproc.core.fleet.unseen import Unseen
 from extproc.core.fleet.weights import WEIGHTS, Weights
 
@@ -88,6 +89,8 @@ class Signals:
         """The adapters that each endpoint probably has in memory."""
         self.prefixes = PrefixIndex(clock)
         """The prompts that each endpoint's prefix cache probably holds."""
+        self.turns = Turns(clock, self.prefixes)
+        """The endpoint where each turn of a conversation was sent."""
         self.cache_sizes = CacheSizes()
         """The tokens that each endpoint's caches keep."""
         self.engine_times = EngineTimes()
@@ -108,8 +111,8 @@ class Signals:
         """The load of each endpoint, of known requests and of others."""
         self._parts: tuple[_ByAddress, ...] = (
             *(self._blocked_queues, self._full_batches, self._last_steps, self._prefill_counts),
-            *(self.residency, self.prefixes, self.cache_sizes, self.engine_times, self.speeds),
-            *(self.backlog, self.copies, self.contexts, self.pressure),
+            *(self.residency, self.prefixes, self.turns, self.cache_sizes, self.engine_times),
+            *(self.speeds, self.backlog, self.copies, self.contexts, self.pressure),
         )
 
     def set_endpoints(self, addresses: Collection[str]) -> None:
@@ -141,7 +144,9 @@ class Signals:
         # are not others'.
         ours = max(inflight + sent, self._loads.get(address, 0))
         if address not in self._readings and not ours and _is_unused(report):
-            self.prefixes.forget(address)  # earlier requests have been retried elsewhere
+            # Earlier requests have been retried elsewhere.
+            self.prefixes.forget(address)
+            self.turns.forget(address)
         self._read_cache(address, report)
         self.engine_times.read(address, report, now)
         before = self._readings.get(address)

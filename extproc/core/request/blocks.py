@@ -68,6 +68,15 @@ class Prompt(NamedTuple):
     previous_blocks: int = 0
     """Number of blocks in the prompt of the previous turn, at the beginning; 0 in a first turn."""
 
+    answered_bytes: int = 0
+    """Size of the previous turn with its response, at the beginning; 0 in a first turn."""
+
+    turn: int | None = None
+    """The hash of the whole prompt; None if not all of it is compared."""
+
+    previous_turn: int | None = None
+    """The same hash of the previous turn's prompt; None in a first turn."""
+
     @property
     def block_count(self) -> int:
         """The number of blocks in all chains."""
@@ -98,17 +107,24 @@ def prompt_of(document: Document, owner: str, *, share: float = 1.0, cut: bool =
     found = prompt_text(document, BLOCK_BYTES * MAX_BLOCKS, cut=cut)
     text = found.text.encode()
     system = min(len(found.text[: found.system_chars].encode()), len(text)) // BLOCK_BYTES
-    previous = 0
-    if found.previous_chars:  # the text after it is the shorter part
-        previous = (len(text) - len(found.text[found.previous_chars :].encode())) // BLOCK_BYTES
     blocks = _chain(text[: BLOCK_BYTES * MAX_BLOCKS], seed)
     size = (len(text) + found.omitted_chars) / share
-    return Prompt(
+    is_whole = not (cut or found.omitted_chars)
+    prompt = Prompt(
         blocks,
         min(round(size), MAX_PROMPT_BYTES),
         min(system, len(blocks)),
         share == 1.0,
-        previous_blocks=min(previous, len(blocks)),
+        turn=_whole(text, len(text), blocks, seed) if is_whole else None,
+    )
+    if not found.previous_chars:
+        return prompt
+    # The text after each of these ends is the shorter part.
+    previous = len(text) - len(found.text[found.previous_chars :].encode())
+    return prompt._replace(
+        previous_blocks=min(previous // BLOCK_BYTES, len(blocks)),
+        previous_turn=_whole(text, previous, blocks, seed),
+        answered_bytes=len(text) - len(found.text[found.answered_chars :].encode()),
     )
 
 
@@ -140,6 +156,15 @@ def _chain(text: bytes, seed: int) -> list[int]:
         seed = digest(text[start : start + BLOCK_BYTES], seed)
         blocks.append(seed)
     return blocks
+
+
+def _whole(text: bytes, end: int, blocks: Sequence[int], seed: int) -> int:
+    """Return the hash of a text up to its end. `blocks` are those of a text that begins with it."""
+    full = min(end // BLOCK_BYTES, len(blocks))
+    digest: int = xxhash.xxh64_intdigest(
+        text[full * BLOCK_BYTES : end], blocks[full - 1] if full else seed
+    )
+    return digest
 
 
 def agreement(run: Sequence[int], blocks: Sequence[int], start: int) -> int:

@@ -1,4 +1,4 @@
-"""The previous turn of a conversation, whose prompt an engine probably has in its cache.
+"""The previous turn of a conversation, which an engine probably has in its cache.
 
 A body holds the whole conversation: the prompt of the previous turn, the response to it, and what
 the client has added. A response is one or several items that the model wrote: a message, tool
@@ -10,7 +10,7 @@ Examples in a prompt look like earlier turns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 _MOST_ITEMS = 200
 """Items at the end of a conversation in which the last response is searched."""
@@ -19,19 +19,29 @@ _OF_MODEL = frozenset(("reasoning", "mcp_list_tools", "mcp_approval_request", "c
 """Types of items of the Responses API that the model or the server writes, besides calls."""
 
 
-def previous_turn(items: Sequence[Any], *, cut: bool = False) -> int:
-    """Return how many items, from the first on, were the prompt of the previous turn.
+class PreviousTurn(NamedTuple):
+    """The items of the previous turn, from the first on."""
 
-    It is 0 without a response among the last items, or if nothing is before it. `cut`: further
-    items may follow, so items of the model at the end are a response to an earlier turn.
+    prompt: int = 0
+    """The number of items of its prompt; 0 in a first turn."""
+
+    answered: int = 0
+    """The number of items of its prompt and of the response to it."""
+
+
+def previous_turn(items: Sequence[Any], *, cut: bool = False) -> PreviousTurn:
+    """Return where the previous turn ends.
+
+    There is none without a response among the last items, or if nothing is before it. `cut`:
+    further items may follow, so items of the model at the end are a response to an earlier turn.
     """
     end = len(items)
     least = max(0, end - _MOST_ITEMS)
     if not cut:
         end = _skip(items, end, least, of_model=True)
-    end = _skip(items, end, least, of_model=False)
-    end = _skip(items, end, least, of_model=True)
-    return end if end > least else 0
+    answered = _skip(items, end, least, of_model=False)
+    prompt = _skip(items, answered, least, of_model=True)
+    return PreviousTurn(prompt, answered) if prompt > least else PreviousTurn()
 
 
 def _skip(items: Sequence[Any], end: int, least: int, *, of_model: bool) -> int:

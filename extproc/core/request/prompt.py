@@ -112,6 +112,8 @@ class PromptText(NamedTuple):
     previous_chars: int = 0
     """Characters of the prompt of the previous turn, at the beginning of the text; 0 in a first
     turn."""
+    answered_chars: int = 0
+    """The same with the response to it."""
 
 
 def prompt_text(document: Document, limit: int, *, cut: bool = False) -> PromptText:
@@ -135,14 +137,15 @@ def prompt_text(document: Document, limit: int, *, cut: bool = False) -> PromptT
         system_messages,
     ]
     first = _joined(leaves_of(system, True, still_open), limit)
-    previous, new = _split(messages, len(system_messages), cut)
-    middle = _joined(leaves_of(previous, True, still_open), limit - len(first.text))
-    earlier = first.text + middle.text
-    rest = _joined(leaves_of(new, True, still_open), limit - len(earlier))
-    omitted = first.omitted_chars + middle.omitted_chars + rest.omitted_chars
-    return PromptText(
-        earlier + rest.text, len(first.text), omitted, len(earlier) if previous else 0
-    )
+    parts, ends = [first], [len(first.text)]
+    previous, *others = _split(messages, len(system_messages), cut)
+    for part in (previous, *others):
+        parts.append(_joined(leaves_of(part, True, still_open), limit - ends[-1]))
+        ends.append(ends[-1] + len(parts[-1].text))
+    text = "".join([part.text for part in parts])
+    omitted = sum([part.omitted_chars for part in parts])
+    turn = (ends[1], ends[2]) if previous else (0, 0)
+    return PromptText(text, len(first.text), omitted, *turn)
 
 
 def completion_prompts(document: Document) -> list[Any]:
@@ -204,13 +207,13 @@ def _is_system_message(message: Any) -> bool:
     return isinstance(role, str) and role in _SYSTEM_ROLES
 
 
-def _split(messages: Any, system: int, cut: bool) -> tuple[list[Any], Any]:
-    """Return the messages after the system messages, split at the end of the previous turn."""
+def _split(messages: Any, system: int, cut: bool) -> tuple[list[Any], list[Any], Any]:
+    """Return the previous turn after the system messages, its response, and what is new."""
     if not isinstance(messages, list):
-        return [], messages
+        return [], [], messages
     others = messages[system:]
-    end = previous_turn(others, cut=cut)
-    return others[:end], others[end:]
+    end, answered = previous_turn(others, cut=cut)
+    return others[:end], others[end:answered], others[answered:]
 
 
 def _joined(leaves: Iterator[str], limit: int) -> PromptText:

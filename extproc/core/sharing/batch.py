@@ -20,6 +20,7 @@ Sent = tuple[
     int | None,  # last block that some endpoint had before
     float,  # seconds from the decision to the batch
     list[bytes],  # chains of blocks
+    int | None,  # hash of the whole prompt
 ]
 """A request that the sidecar sent to an endpoint."""
 

@@ -216,6 +216,7 @@ def _sent(one: _Unreported, names: Names, now: float) -> Sent:
         request.prefix,
         now - one.at,
         [packed(chain) for chain in request.chains],
+        request.turn,
     )
 
 

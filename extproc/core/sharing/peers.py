@@ -201,6 +201,6 @@ def _correct_prefill(lease: Lease, to_compute: float) -> None:
 
 
 def _request(sent: Sent, names: Sequence[str]) -> SentRequest:
-    _, _, _, adapter, tokens, to_compute, prefix, _, chains = sent
-    blocks = [unpacked(chain) for chain in chains]
-    return SentRequest(names[adapter], blocks, prefix, None if tokens < 0 else tokens, to_compute)
+    _, _, _, adapter, tokens, to_compute, prefix, _, chains, turn = sent
+    blocks, known = [unpacked(chain) for chain in chains], None if tokens < 0 else tokens
+    return SentRequest(names[adapter], blocks, prefix, known, to_compute, turn)

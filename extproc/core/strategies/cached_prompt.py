@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from extproc.core.fleet.prefix_index import PrefixIndex
+from extproc.core.fleet.signals import Signals
 from extproc.core.request.blocks import BLOCK_BYTES, Prompt
 from extproc.core.strategies.base import Query
 
@@ -27,19 +27,41 @@ class CachedPrompt(NamedTuple):
     deepest: int
     """The highest of these numbers; 0 if there are none."""
 
+    previous: int | None
+    """The endpoint that had the previous turn, and so has its response; None if unknown."""
+
     @classmethod
-    def of(cls, query: Query, positions: Mapping[str, int], prefixes: PrefixIndex) -> CachedPrompt:
+    def of(cls, query: Query, positions: Mapping[str, int], signals: Signals) -> CachedPrompt:
         """Look up a request's prompt in the caches of the endpoints with these addresses."""
         prompt = query.prompt or _NO_PROMPT
         depths = dict[int, int]()
         for blocks in (prompt.blocks, *prompt.other_chains):
-            for address, depth in prefixes.matches(blocks).items():
+            for address, depth in signals.prefixes.matches(blocks).items():
                 position = positions.get(address)
                 if position is not None:
                     depths[position] = depths.get(position, 0) + depth
         tokens = prompt.bytes / query.bytes_per_token
         per_block = BLOCK_BYTES / query.bytes_per_token
-        return cls(prompt, tokens, per_block, depths, max(depths.values(), default=0))
+        previous = None
+        if prompt.previous_turn is not None:
+            had_it = signals.turns.endpoint_of(prompt.previous_turn)
+            previous = positions.get(had_it) if had_it else None
+        return cls(prompt, tokens, per_block, depths, max(depths.values(), default=0), previous)
+
+    def cached(self) -> dict[int, float]:
+        """Return the tokens in each endpoint's cache.
+
+        The endpoint with the previous turn also has the response to it. This counts only if it is
+        more than the blocks that one endpoint has more than any other: otherwise these show where
+        the session is. With all responses, simulated mean TTFT is 1 % longer on the conversations
+        of docs/prefix-caches.md: sessions stay longer on busy endpoints.
+        """
+        found = {position: self.per_block * depth for position, depth in self.depths.items()}
+        if self.previous is not None:
+            answered = self.per_block * self.prompt.answered_bytes / BLOCK_BYTES
+            if answered - found.get(self.previous, 0.0) > self.tied_tokens:
+                found[self.previous] = answered
+        return found
 
     @property
     def prefix(self) -> int | None:

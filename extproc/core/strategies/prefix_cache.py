@@ -6,7 +6,8 @@ and the load from other sidecars.
 
     for each endpoint e that is eligible for the request
 
-        own    = tokens of the prompt, without those that are in e's cache (the prefix index)
+        own    = tokens of the prompt, without those that are in e's cache (the prefix index),
+                 or that are a response which e computed                   (fleet.turns)
                  or that other sidecars have probably sent there           (e is a home endpoint)
                  or that a copy on e would save for later requests         (fleet.copies)
                + tokens that loading the adapter counts as                 (adapter_loads)
@@ -131,7 +132,7 @@ class PrefixCache(Strategy):
         self._tied = TiedRequests(signals.clock())
         self._views = Views(signals, weights, self._tied)
         self._view = self._views.of(())
-        self._found = CachedPrompt.of(Query(), {}, signals.prefixes)  # that was ranked last
+        self._found = CachedPrompt.of(Query(), {}, signals)  # that was ranked last
         self._agreement = 0.0  # probability that another sidecar has sent a prompt like this one
         self._stale: Collection[str] = ()
         self._refreshed_at = -inf
@@ -144,23 +145,24 @@ class PrefixCache(Strategy):
             return
         self._use_endpoints(eligible)
         self._refresh_signals()
-        prefixes = self._signals.prefixes
-        found = self._found = CachedPrompt.of(query, self._view.trusted, prefixes)
-        cached = {position: found.per_block * depth for position, depth in found.depths.items()}
+        found = self._found = CachedPrompt.of(query, self._view.trusted, self._signals)
+        cached = expected = found.cached()
         others = self._signals.pressure.share_of_others
         self._agreement = others and others * self._homes.repeated_share(others)
         homes = self._homes_of(found, query, alone=not others)
         if others:
             shares = self._view.costs.home_shares
-            self._add_homes(cached, found, homes.walk(snapshot, query.adapter, shares))
-        costs = self._view.costs.of(self._work(found, cached, query.adapter))
+            expected = dict(cached)
+            self._add_homes(expected, found, homes.walk(snapshot, query.adapter, shares))
+        costs = self._view.costs.of(self._work(found, expected, query.adapter))
+        most = max(cached.values(), default=0.0)
         for hops, position in enumerate(self._order(costs, query, snapshot, homes.key)):
-            depth = found.depths.get(position, 0)
+            known = cached.get(position, 0.0)
             if query.prompt is None:
                 yield Candidate(eligible[position], hops, Reason.NO_PREFIX)
             else:
-                prediction = Prediction(found.tokens, found.per_block * depth)
-                yield Candidate(eligible[position], hops, _reason(depth, found.deepest), prediction)
+                prediction = Prediction(found.tokens, known)
+                yield Candidate(eligible[position], hops, _reason(known, most), prediction)
 
     def describe(self, query: Query, chosen: Candidate) -> SentRequest:
         """Return the prompt and the adapter, which the endpoint will have in its memory.
@@ -180,6 +182,7 @@ class PrefixCache(Strategy):
             found.prefix,
             prediction.prompt_tokens,
             prediction.prompt_tokens - prediction.cached_tokens,
+            prompt.turn,
         )
 
     def homes(self, query: Query, snapshot: Snapshot) -> tuple[str, ...]:
@@ -188,7 +191,7 @@ class PrefixCache(Strategy):
         if query.prompt is None or not eligible:
             return ()
         self._use_endpoints(eligible)
-        cached = CachedPrompt.of(query, self._view.trusted, self._signals.prefixes)
+        cached = CachedPrompt.of(query, self._view.trusted, self._signals)
         enough = cached.deepest * _WARM
         warm = [position for position, depth in cached.depths.items() if depth >= enough]
         return tuple([self._view.addresses[p] for p in warm]) if len(warm) <= _MOST_WARM else ()
@@ -340,7 +343,7 @@ def _two_lowest(costs: list[float]) -> tuple[int, int]:
     return best, following
 
 
-def _reason(depth: int, deepest: int) -> Reason:
-    if not deepest:
+def _reason(cached: float, most: float) -> Reason:
+    if not most:
         return Reason.COLD
-    return Reason.CACHED if depth == deepest else Reason.SPARED
+    return Reason.CACHED if cached == most else Reason.SPARED

@@ -6,6 +6,7 @@ text: two prompts agree exactly as far as their segments do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -52,13 +53,21 @@ class Prompts:
         most = min(seen // BLOCK_BYTES, MAX_BLOCKS)
         ids = self._ids.of_prompt(turn)[:most]
         system = sum(one.tokens for one in takewhile(_is_system, turn.prompt)) // _BLOCK_TOKENS
-        previous = _previous_tokens(turn) // _BLOCK_TOKENS
+        earlier, answered = _previous_segments(turn)
         return Prompt(
             [self._hash(one) for one in ids],
             size,
             min(system, len(ids)),
-            previous_blocks=min(previous, len(ids)),
+            previous_blocks=min(_tokens(turn.prompt[:earlier]) // _BLOCK_TOKENS, len(ids)),
+            answered_bytes=CHARACTERS_PER_TOKEN * _tokens(turn.prompt[:answered]),
+            turn=self._turn(turn, len(turn.prompt)) if seen == size else None,
+            previous_turn=self._turn(turn, earlier) if earlier else None,
         )
+
+    def _turn(self, turn: Turn, segments: int) -> int:
+        """Return the hash of so many segments of a prompt."""
+        row, last = self._ids.rows_of(turn)[segments - 1], turn.prompt[segments - 1]
+        return xxhash.xxh64_intdigest(f"{row} {last.tokens}".encode())
 
     def _hash(self, block: int) -> int:
         found = self._hashes.get(block)
@@ -68,11 +77,15 @@ class Prompts:
         return found
 
 
-def _previous_tokens(turn: Turn) -> int:
-    """Return the tokens of the prompt of the previous turn."""
+def _previous_segments(turn: Turn) -> tuple[int, int]:
+    """Return the number of segments in the previous turn's prompt, and with its response."""
     system = sum(1 for _ in takewhile(_is_system, turn.prompt))
-    number = previous_turn([{"role": one.role} for one in turn.prompt[system:]])
-    return sum(one.tokens for one in turn.prompt[: system + number]) if number else 0
+    found = previous_turn([{"role": one.role} for one in turn.prompt[system:]])
+    return (system + found.prompt, system + found.answered) if found.prompt else (0, 0)
+
+
+def _tokens(segments: Sequence[Segment]) -> int:
+    return sum(one.tokens for one in segments)
 
 
 def _is_system(segment: Segment) -> bool:

@@ -76,7 +76,7 @@ ONE = Sidecars(1)
 
 def random_trial(number: int) -> RandomTrial:
     """Draw a trial. The number determines everything."""
-    rng = Random(f"sealed trial/{number}")
+    rng = Random(f"remote trial/{number}")
     kind = list(KINDS)[number % len(KINDS)]
     shape = KINDS[kind](rng)
     fleet = _fleet(rng, kind, shape)

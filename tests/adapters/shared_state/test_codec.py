@@ -30,6 +30,7 @@ sents = st.tuples(
     st.none() | blocks,
     seconds,
     st.lists(st.binary(max_size=32), max_size=3),
+    st.none() | blocks,
 )
 helds = st.tuples(numbers, numbers, numbers, tokens, tokens, seconds)
 batches = st.builds(
@@ -51,7 +52,7 @@ checkpoints = st.builds(
     Checkpoint, st.floats(0, 1e15), st.lists(st.tuples(seconds, st.binary(max_size=32)))
 )
 
-SENT = (1, 1, 2, 0, 50.0, 30.0, 7, 0.01, [b"12345678"])
+SENT = (1, 1, 2, 0, 50.0, 30.0, 7, 0.01, [b"12345678"], 8)
 HELD = (1, 1, 2, 50.0, 30.0, 0.5)
 BATCH = Batch("b", ["", "llama", "10.0.0.1:8000"], sent=[SENT], held=[HELD])
 NAN, INFINITY = float("nan"), float("inf")
@@ -77,7 +78,7 @@ def test_a_checkpoint_is_decoded_as_it_was(checkpoint: Checkpoint) -> None:
 
 
 def test_a_request_with_a_prompt_of_64_blocks_takes_less_than_700_bytes() -> None:
-    sent = (10_000, 1, 2, 0, 4096.0, 1024.0, 2**64 - 1, 0.01, [b"x" * 512])
+    sent = (10_000, 1, 2, 0, 4096.0, 1024.0, 2**64 - 1, 0.01, [b"x" * 512], 2**64 - 2)
     assert len(encode_batch(Batch("0123456789abcdef", BATCH.names, sent=[sent]))) < 700
 
 
@@ -154,6 +155,7 @@ class TestUnreadableError:
             {"sent": with_place(SENT, 8, ["text"])},
             {"sent": with_place(SENT, 8, [[1, 2]])},
             {"sent": with_place(SENT, 6, 0.5)},
+            {"sent": with_place(SENT, 9, "8")},
             {"held": 0},
             {"moved": [(1, -2)]},
             {"began": [-1]},

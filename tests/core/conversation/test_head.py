@@ -152,7 +152,7 @@ class TestStrategyThatReadsPrompts:
         resolved = held.add(self.BODY[HEAD_LIMIT - 1 :])
         assert resolved is not None
         seen = parse_document(self.BODY[:HEAD_LIMIT], complete=False)
-        assert resolved.prompt == prompt_of(seen, "remembers")
+        assert resolved.prompt == prompt_of(seen, "remembers", cut=True)
 
     def test_does_not_delay_other_models(self) -> None:
         body = chat(model="llama", **TALK)

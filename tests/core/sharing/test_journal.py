@@ -27,26 +27,27 @@ class TestBatch:
         assert not any(sidecar.journal.take()._replace(origin="", names=()))
 
     def test_has_the_properties_of_a_sent_request(self, sidecar: Sidecar) -> None:
-        sidecar.sends(B, request("x", "y", tokens=40, to_compute=25, adapter="sql"))
+        asked = request("x", "y", tokens=40, to_compute=25, adapter="sql")
+        sidecar.sends(B, asked._replace(turn=7))
         sidecar.clock.advance(0.015)
         (sent,) = (batch := sidecar.journal.take()).sent
-        number, model, address, adapter, tokens, to_compute, prefix, seconds, chains = sent
+        number, model, address, adapter, tokens, to_compute, prefix, seconds, chains, turn = sent
         assert number == 1
         assert names(batch, [model, address, adapter]) == [MODEL, B, "sql"]
         assert (tokens, to_compute, prefix) == (40, 25, prompt("x")[0])
         assert seconds == pytest.approx(0.015)
-        assert chains == [packed(prompt("x", "y"))]
+        assert (chains, turn) == ([packed(prompt("x", "y"))], 7)
 
     def test_has_every_prompt_of_a_request(self, sidecar: Sidecar) -> None:
         sidecar.sends(A, SentRequest(chains=(prompt("x"), prompt("y", "z"))))
         (sent,) = sidecar.journal.take().sent
-        assert sent[-1] == [packed(prompt("x")), packed(prompt("y", "z"))]
+        assert sent[8] == [packed(prompt("x")), packed(prompt("y", "z"))]
 
     def test_marks_a_request_without_a_prediction(self, sidecar: Sidecar) -> None:
         sidecar.sends(A, NOTHING_SENT)
         (sent,) = sidecar.journal.take().sent
         assert sent[3:7] == (0, -1.0, 0.0, None)
-        assert sent[-1] == []
+        assert sent[8:] == ([], None)
 
     def test_has_each_name_once(self, sidecar: Sidecar) -> None:
         for address in (A, A, B, A):
@@ -290,7 +291,7 @@ class TestLimits:
         for number in range(200):
             sidecar.sends(A, request(f"{number}", "b", "c"))
         sent = sidecar.journal.take().sent
-        assert 100 / 2 - 3 <= sum(len(chain) // 8 for one in sent for chain in one[-1]) <= 100
+        assert 100 / 2 - 3 <= sum(len(chain) // 8 for one in sent for chain in one[8]) <= 100
         assert [one[0] for one in sent] == list(range(201 - len(sent), 201))
 
     def test_on_blocks_drop_a_longer_prompt(
@@ -352,7 +353,7 @@ class TestLimits:
                 sidecar.journal.take()
         sidecar.journal.put_back()
         batch = sidecar.journal.take()
-        assert 5 <= sum(len(chain) // 8 for one in batch.sent for chain in one[-1]) <= 30
+        assert 5 <= sum(len(chain) // 8 for one in batch.sent for chain in one[8]) <= 30
         assert 10 <= len(batch.began) <= 20
         assert (batch.sent[-1][0], batch.began[-1], batch.ended[-1]) == (20, 20, 20)
 

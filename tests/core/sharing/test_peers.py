@@ -384,9 +384,9 @@ class TestBadName:
     @pytest.mark.parametrize(
         "batch",
         [
-            Batch("b", sent=[(1, 0, 9, 0, -1.0, 0.0, None, 0.0, [])]),
-            Batch("b", ["", MODEL, A], sent=[(1, 9, 2, 0, -1.0, 0.0, None, 0.0, [])]),
-            Batch("b", ["", MODEL, A], sent=[(1, 1, 2, 9, -1.0, 0.0, None, 0.0, [])]),
+            Batch("b", sent=[(1, 0, 9, 0, -1.0, 0.0, None, 0.0, [], None)]),
+            Batch("b", ["", MODEL, A], sent=[(1, 9, 2, 0, -1.0, 0.0, None, 0.0, [], None)]),
+            Batch("b", ["", MODEL, A], sent=[(1, 1, 2, 9, -1.0, 0.0, None, 0.0, [], None)]),
             Batch("b", moved=[(1, 9)]),
             Batch("b", held=[(1, 0, 9, -1.0, 0.0, 0.0)]),
             Batch("b", ejected=[(9, 1.0)]),

@@ -81,6 +81,52 @@ class TestRepeatedPrompt:
         assert {other.prediction for other in others} == {(4000, 0)}
 
 
+class TestShortTurns:
+    """Sessions behind one system prompt, with messages that are shorter than a block."""
+
+    RULES = rules("rules", 1024)
+    QUESTION, RESPONSE = 40, 300  # tokens
+
+    def ask(self, session: int) -> Query:
+        """Return the first turn of a session."""
+        size = self.RULES.bytes + 4 * self.QUESTION
+        return Query(key=key("rules"), prompt=self.RULES._replace(bytes=size, turn=session))
+
+    def ask_again(self, session: int) -> Query:
+        """Return its second turn."""
+        answered = self.RULES.bytes + 4 * (self.QUESTION + self.RESPONSE)
+        own = prompt(f"{session}", self.QUESTION + self.RESPONSE, after=self.RULES)
+        again = own._replace(
+            bytes=answered + 4 * self.QUESTION,
+            previous_turn=session,
+            answered_bytes=answered,
+            turn=100 + session,
+        )
+        return Query(key=key("rules"), prompt=again)
+
+    def test_go_where_their_session_has_its_response(self) -> None:
+        replicas = Replicas()
+        homes = [replicas.send(self.ask(session)).endpoint for session in range(12)]
+        assert set(homes) == set(replicas.snapshot.endpoints)
+        for lease in replicas.leases:
+            lease.release()
+        for session, home in enumerate(homes):
+            best, *others = replicas.order(self.ask_again(session))
+            assert (best.endpoint, best.reason) == (home, Reason.CACHED)
+            assert best.prediction == (1024 + 2 * self.QUESTION + self.RESPONSE, 1024 + 340)
+            assert {(one.reason, one.prediction) for one in others} == {
+                (Reason.SPARED, (1404, 1024))
+            }
+
+    def test_go_elsewhere_after_a_restart(self) -> None:
+        replicas = Replicas()
+        home = replicas.serve(self.ask(1)).endpoint
+        replicas.signals.set_endpoints([one.address for one in replicas.others(home)])
+        replicas.signals.set_endpoints(replicas.addresses)
+        found = {one.endpoint: one.prediction for one in replicas.order(self.ask_again(1))}
+        assert found[home] == (1404, 0)
+
+
 class TestBusyEndpoint:
     @pytest.mark.parametrize(
         ("requests", "backlog"),

@@ -100,6 +100,19 @@ def test_the_previous_turn_has_the_blocks_of_its_text(asked: Turn) -> None:
     made, real = Prompts().of(asked), read("chat", asked)
     assert is_near(made.previous_blocks, real.previous_blocks, len(asked.prompt))
     assert made.previous_blocks <= len(made.blocks)
+    tolerance = len(asked.prompt) * _ROLE
+    assert made.answered_bytes <= real.answered_bytes <= made.answered_bytes + tolerance
+
+
+@settings(max_examples=extent(50, 200), deadline=None)
+@given(st.lists(turns, min_size=2, max_size=5))
+def test_turns_are_equal_if_their_texts_are(asked: list[Turn]) -> None:
+    names = Prompts()
+    made, real = [names.of(one) for one in asked], [read("chat", one) for one in asked]
+    for one, other in product(range(len(asked)), repeat=2):
+        assert (made[one].turn == made[other].turn) == (real[one].turn == real[other].turn)
+        follows = made[one].previous_turn == made[other].turn
+        assert follows == (real[one].previous_turn == real[other].turn)
 
 
 def test_the_previous_turn_ends_before_the_last_response() -> None:

@@ -163,7 +163,14 @@ class TestTable:
         self, place: Path, fleets: list[Scenario]
     ) -> None:
         tables = [
-            table(row("Random"), row("LeastLoad"), replicas=3, concurrency=5, limited_client=True),
+            table(
+                row("Random"),
+                row("LeastLoad"),
+                replicas=3,
+                concurrency=5,
+                limited_client=True,
+                sessions=8,
+            ),
             table(row("PrefixHash"), workload="kubeai-threads-300", sessions=4),
         ]
         place.write_text(yaml.safe_dump(tables))

@@ -84,6 +84,8 @@ class Fleet:
             lease.move(self.endpoint(lease.model, address))
             if request is not None:
                 self.store(address, request)
+                if request.turn is not None:
+                    self.signals.turns.moved(address, request.turn, 0.0)
 
     def receive(self, model: str, endpoint: Endpoint, request: SentRequest, began: float) -> Lease:
         """Record a request that another sidecar sent at the time `began`, and return its lease."""
@@ -100,7 +102,7 @@ class Fleet:
             return 0
         runs = [self.signals.prefixes.sent(address, chain) for chain in request.chains]
         if request.turn is not None:
-            self.signals.turns.sent(address, request.turn)
+            self.signals.turns.sent(address, request.turn, request.to_compute)
         if request.adapter:
             self.signals.residency.used(address, request.adapter)
         return runs[0] if runs else 0

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from extproc.core.request.json_document import Document
-from extproc.core.request.prompt import completion_prompts, prompt_text
+from extproc.core.request.prompt import completion_prompts, is_conversation, prompt_text
 from extproc.core.request.session import salt_of
 
 BLOCK_BYTES = 256
@@ -72,7 +72,8 @@ class Prompt(NamedTuple):
     """Size of the previous turn with its response, at the beginning; 0 in a first turn."""
 
     turn: int | None = None
-    """The hash of the whole prompt; None if not all of it is compared."""
+    """The hash of the whole prompt, which recognizes it in the next turn. None if it was cut or is
+    too long, or is not a conversation."""
 
     previous_turn: int | None = None
     """The same hash of the previous turn's prompt; None in a first turn."""
@@ -109,7 +110,7 @@ def prompt_of(document: Document, owner: str, *, share: float = 1.0, cut: bool =
     system = min(len(found.text[: found.system_chars].encode()), len(text)) // BLOCK_BYTES
     blocks = _chain(text[: BLOCK_BYTES * MAX_BLOCKS], seed)
     size = (len(text) + found.omitted_chars) / share
-    is_whole = not (cut or found.omitted_chars)
+    is_whole = is_conversation(document) and not (cut or found.omitted_chars)
     prompt = Prompt(
         blocks,
         min(round(size), MAX_PROMPT_BYTES),

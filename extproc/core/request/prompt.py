@@ -148,6 +148,11 @@ def prompt_text(document: Document, limit: int, *, cut: bool = False) -> PromptT
     return PromptText(text, len(first.text), omitted, *turn)
 
 
+def is_conversation(document: Document) -> bool:
+    """Return True if the next turn will contain this prompt: it has all earlier messages."""
+    return _messages(document) is not None and not document.get("previous_response_id")
+
+
 def completion_prompts(document: Document) -> list[Any]:
     """Return the prompts of a completion that has several; empty for every other request."""
     prompts = document.get("prompt")

@@ -174,7 +174,8 @@ class PrefixCache(Strategy):
             return SentRequest(query.adapter)
         found = self._found
         self._homes.sent(prompt, found.repeated_blocks)
-        if chosen.reason is Reason.CACHED:
+        position = self._view.positions.get(chosen.endpoint.address, -1)
+        if found.depths.get(position, 0) == found.deepest > 0:
             self._tied.sent(chosen.endpoint.address, found.tokens, found.tied_tokens)
         return SentRequest(
             query.adapter,
@@ -191,9 +192,9 @@ class PrefixCache(Strategy):
         if query.prompt is None or not eligible:
             return ()
         self._use_endpoints(eligible)
-        cached = CachedPrompt.of(query, self._view.trusted, self._signals)
-        enough = cached.deepest * _WARM
-        warm = [position for position, depth in cached.depths.items() if depth >= enough]
+        cached = CachedPrompt.of(query, self._view.trusted, self._signals).cached()
+        enough = max(cached.values(), default=0.0) * _WARM
+        warm = [position for position, tokens in cached.items() if tokens >= enough]
         return tuple([self._view.addresses[p] for p in warm]) if len(warm) <= _MOST_WARM else ()
 
     def _use_endpoints(self, eligible: Sequence[Endpoint]) -> None:

@@ -548,8 +548,10 @@ class TestFirstReading:
 
     def test_forgets_prompts_that_an_unused_engine_never_got(self, signals: Signals) -> None:
         signals.prefixes.sent(A, self.BLOCKS)
+        signals.turns.sent(A, 7, 0)
         signals.record_scrape(A, report()._replace(prompt_tokens=0), inflight=0)
         assert signals.prefixes.matches(self.BLOCKS) == {}
+        assert signals.turns.endpoint_of(7) is None
 
     @pytest.mark.parametrize(
         "said",

@@ -6,11 +6,12 @@ import pytest
 
 from extproc.core.fleet import turns as module
 from extproc.core.fleet.prefix_index import PrefixIndex
+from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.turns import Turns
 from tests.core.clock import Clock
+from tests.core.sharing.sidecars import A, B, Sidecar
 from tests.core.strategies.prefix_cache_replicas import TOKENS, not_compiled
 
-A, B = "10.0.0.1:8000", "10.0.0.2:8000"
 TURN, OTHER = 7, 8
 
 
@@ -28,29 +29,75 @@ def fleet() -> Fleet:
     return Fleet()
 
 
-def test_is_where_the_turn_was_sent_last(fleet: Fleet) -> None:
+def test_is_where_the_turn_was_sent(fleet: Fleet) -> None:
     assert fleet.turns.endpoint_of(TURN) is None
-    for address in (A, B):
-        fleet.turns.sent(address, TURN)
-        assert fleet.turns.endpoint_of(TURN) == address
+    for _ in range(2):
+        fleet.turns.sent(A, TURN, 0)
+        assert fleet.turns.endpoint_of(TURN) == A
     assert fleet.turns.endpoint_of(OTHER) is None
 
 
+def test_is_unknown_if_several_sessions_begin_with_the_turn(fleet: Fleet) -> None:
+    for address in (A, B, A, A):
+        fleet.turns.sent(address, TURN, 0)
+    assert fleet.turns.endpoint_of(TURN) is None
+
+
+def test_is_where_a_retry_went(fleet: Fleet) -> None:
+    fleet.turns.sent(A, TURN, 0)
+    fleet.turns.moved(B, TURN, 0)
+    assert fleet.turns.endpoint_of(TURN) == B
+
+
+def test_is_the_endpoint_that_served_it() -> None:
+    sidecar = Sidecar("a", Clock())
+    lease = sidecar.sends(A, SentRequest(turn=TURN))
+    sidecar.fleet.served(lease, B)
+    assert sidecar.fleet.signals.turns.endpoint_of(TURN) == B
+
+
+def test_may_be_another_one_after_a_restart(fleet: Fleet) -> None:
+    fleet.turns.sent(A, TURN, 0)
+    fleet.turns.forget(A)
+    fleet.turns.sent(B, TURN, 0)
+    assert fleet.turns.endpoint_of(TURN) == B
+
+
+def test_is_unknown_after_the_endpoint_computed_more_than_fits_into_its_cache(
+    fleet: Fleet,
+) -> None:
+    """The index does not show it: it has no responses and no partial blocks."""
+    fleet.prefixes.resize(A, 10_000)
+    fleet.turns.sent(A, TURN, 100)
+    for number in range(15):
+        assert fleet.turns.endpoint_of(TURN) == A
+        fleet.turns.sent(A, 100 + number, 125)
+        fleet.turns.sent(B, 200 + number, 1_000)
+    assert fleet.turns.endpoint_of(TURN) == A
+    fleet.turns.sent(A, OTHER, 125)
+    assert fleet.turns.endpoint_of(TURN) is None
+    assert fleet.turns.endpoint_of(OTHER) == A
+
+
 def test_is_unknown_after_the_endpoint_left_or_restarted(fleet: Fleet) -> None:
-    fleet.turns.sent(A, TURN)
-    fleet.turns.sent(B, OTHER)
+    fleet.turns.sent(A, TURN, 0)
+    fleet.turns.sent(B, OTHER, 0)
     fleet.turns.forget(A)
     assert fleet.turns.endpoint_of(TURN) is None
-    fleet.turns.sent(A, 9)  # in its next life
+    fleet.turns.sent(A, 9, 0)  # in its next life
     found = [fleet.turns.endpoint_of(turn) for turn in (TURN, OTHER, 9)]
     assert found == [None, B, A]
 
 
-def test_is_unknown_after_the_endpoint_evicted_the_turn(fleet: Fleet) -> None:
+@not_compiled
+def test_is_unknown_after_the_endpoint_evicted_the_turn(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fleet.prefixes.resize(A, 4 * TOKENS)
+    monkeypatch.setattr(module, "RESPONSE_TOKENS", 0.0)
     for turn, blocks in ((TURN, (1, 2)), (OTHER, (3, 4))):
         fleet.prefixes.sent(A, blocks)
-        fleet.turns.sent(A, turn)
+        fleet.turns.sent(A, turn, 0)
         fleet.clock.now += 1
     # The cache is full, but has evicted neither.
     assert [fleet.turns.endpoint_of(turn) for turn in (TURN, OTHER)] == [A, A]
@@ -62,5 +109,5 @@ def test_is_unknown_after_the_endpoint_evicted_the_turn(fleet: Fleet) -> None:
 def test_is_known_for_the_latest_turns_only(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_TURNS", 3)
     for turn in (1, 2, 3, 1, 4):  # the first one again, so the second is the oldest
-        fleet.turns.sent(A, turn)
+        fleet.turns.sent(A, turn, 0)
     assert [fleet.turns.endpoint_of(turn) for turn in (1, 2, 3, 4)] == [A, None, A, A]

@@ -99,11 +99,16 @@ class TestTurn:
     """Bodies of a conversation, whose turns are recognized by the hash of the whole prompt."""
 
     @brief
-    @given(st.lists(st.text(), min_size=1, max_size=4), st.text(), st.text(min_size=1))
+    @given(
+        st.sampled_from(["ü" * 300, "brief"]),
+        st.lists(st.text(), min_size=1, max_size=4),
+        st.text(),
+        st.text(min_size=1),
+    )
     def test_is_the_previous_one_of_the_next(
-        self, earlier: list[str], answer: str, question: str
+        self, rules: str, earlier: list[str], answer: str, question: str
     ) -> None:
-        messages = [system("ü" * 300), *map(user, earlier)]
+        messages = [system(rules), *map(user, earlier)]
         before = prompt_of({"messages": messages}, "llama")
         answered = [*messages, assistant(answer)]
         after = prompt_of({"messages": [*answered, user(question)]}, "llama")
@@ -126,7 +131,19 @@ class TestTurn:
         long = user("a" * BLOCK_BYTES * MAX_BLOCKS)
         assert prompt_of({"messages": [long, user("b")]}, "llama").turn is None
         assert prompt_of({"messages": [user("a")]}, "llama", cut=True).turn is None
-        assert prompt_of({"prompt": ["a", "b"]}, "llama").turn is None
+
+    @pytest.mark.parametrize(
+        "document",
+        [
+            {"prompt": "a"},
+            {"prompt": ["a", "b"]},
+            {"prompt": [1, 2]},
+            {"input": "a", "previous_response_id": "resp_1"},
+            {},
+        ],
+    )
+    def test_is_unknown_unless_the_next_one_contains_it(self, document: dict[str, Any]) -> None:
+        assert prompt_of(document, "llama").turn is None
 
 
 class TestPreviousBlocks:

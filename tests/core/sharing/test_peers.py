@@ -73,6 +73,12 @@ class TestRequestOfPeer:
         peer.reports(here)
         assert here.matches("x", "y", "z") == {A: 2}
 
+    def test_leaves_its_turn_there(self, pair: Pair) -> None:
+        here, peer = pair
+        peer.sends(A, request("x")._replace(turn=7))
+        peer.reports(here)
+        assert here.fleet.signals.turns.endpoint_of(7) == A
+
     def test_leaves_its_adapter_in_memory(self, pair: Pair) -> None:
         here, peer = pair
         peer.sends(A, request("x", adapter="sql"))

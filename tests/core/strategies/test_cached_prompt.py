@@ -102,7 +102,7 @@ class TestPreviousTurn:
     def test_counts_with_its_response(
         self, address: str, cached: dict[int, float], signals: Signals
     ) -> None:
-        signals.turns.sent(address, 7)
+        signals.turns.sent(address, 7, 0)
         found = look_up(signals, self.ASKED)
         assert found.cached() == cached
         assert (found.deepest, found.prefix) == (8, BLOCKS[7])
@@ -111,14 +111,19 @@ class TestPreviousTurn:
     def test_counts_only_if_the_response_is_more_than_what_its_blocks_show(
         self, size: int, counts: bool, signals: Signals
     ) -> None:
-        signals.turns.sent(B, 7)
-        found = look_up(signals, self.ASKED._replace(answered_bytes=4 * size))
+        signals.turns.sent(B, 7, 0)
+        found = look_up(signals, self.ASKED._replace(bytes=9_000, answered_bytes=4 * size))
         assert found.cached() == {0: 256, 1: size if counts else 512}
 
     def test_is_unknown_if_it_was_another_or_its_endpoint_is_not_asked_for(
         self, signals: Signals
     ) -> None:
-        signals.turns.sent(A, 8)
-        signals.turns.sent(B, 7)
+        signals.turns.sent(A, 8, 0)
+        signals.turns.sent(B, 7, 0)
         assert look_up(signals, self.ASKED, A, C).previous is None
         assert look_up(signals, self.ASKED._replace(previous_turn=None)).previous is None
+
+    def test_is_at_most_the_whole_prompt(self, signals: Signals) -> None:
+        """A long prompt's size is limited."""
+        signals.turns.sent(A, 7, 0)
+        assert look_up(signals, self.ASKED._replace(answered_bytes=9_000)).cached()[0] == 640

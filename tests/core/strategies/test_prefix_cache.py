@@ -85,7 +85,7 @@ class TestShortTurns:
     """Sessions behind one system prompt, with messages that are shorter than a block."""
 
     RULES = rules("rules", 1024)
-    QUESTION, RESPONSE = 40, 300  # tokens
+    QUESTION, RESPONSE = 40, 600  # tokens
 
     def ask(self, session: int) -> Query:
         """Return the first turn of a session."""
@@ -111,11 +111,13 @@ class TestShortTurns:
         for lease in replicas.leases:
             lease.release()
         for session, home in enumerate(homes):
-            best, *others = replicas.order(self.ask_again(session))
+            asked = self.ask_again(session)
+            assert replicas.strategy.homes(asked, replicas.snapshot) == (home.address,)
+            best, *others = replicas.order(asked)
             assert (best.endpoint, best.reason) == (home, Reason.CACHED)
-            assert best.prediction == (1024 + 2 * self.QUESTION + self.RESPONSE, 1024 + 340)
+            assert best.prediction == (1024 + 2 * self.QUESTION + self.RESPONSE, 1024 + 640)
             assert {(one.reason, one.prediction) for one in others} == {
-                (Reason.SPARED, (1404, 1024))
+                (Reason.SPARED, (1704, 1024))
             }
 
     def test_go_elsewhere_after_a_restart(self) -> None:
@@ -124,7 +126,7 @@ class TestShortTurns:
         replicas.signals.set_endpoints([one.address for one in replicas.others(home)])
         replicas.signals.set_endpoints(replicas.addresses)
         found = {one.endpoint: one.prediction for one in replicas.order(self.ask_again(1))}
-        assert found[home] == (1404, 0)
+        assert found[home] == (1704, 0)
 
 
 class TestBusyEndpoint:

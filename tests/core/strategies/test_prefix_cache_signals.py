@@ -306,6 +306,14 @@ class TestStaleEndpoint:
         self.speak(replicas, replicas.others(home))
         assert {c.reason for c in replicas.order(query("prompt"))} == {Reason.COLD}
 
+    def test_counts_as_having_no_response(self, replicas: Replicas) -> None:
+        home = replicas.serve(Query(key=1, prompt=Prompt((), 160, turn=7))).endpoint
+        asked = Query(key=1, prompt=Prompt((), 1760, previous_turn=7, answered_bytes=1600))
+        assert replicas.first(asked).endpoint == home
+        replicas.clock.advance(10)
+        self.speak(replicas, replicas.others(home))
+        assert {c.reason for c in replicas.order(asked)} == {Reason.COLD}
+
     def test_counts_again_after_its_next_report(self, replicas: Replicas) -> None:
         home = replicas.serve(query("prompt")).endpoint
         replicas.clock.advance(10)

@@ -107,25 +107,19 @@ def prompt_of(document: Document, owner: str, *, share: float = 1.0, cut: bool =
         return _from_several(prompts, seed, share)
     found = prompt_text(document, BLOCK_BYTES * MAX_BLOCKS, cut=cut)
     text = found.text.encode()
-    system = min(len(found.text[: found.system_chars].encode()), len(text)) // BLOCK_BYTES
+    system = _bytes(found.text, found.system_chars, len(text)) // BLOCK_BYTES
     blocks = _chain(text[: BLOCK_BYTES * MAX_BLOCKS], seed)
     size = (len(text) + found.omitted_chars) / share
     is_whole = is_conversation(document) and not (cut or found.omitted_chars)
-    prompt = Prompt(
-        blocks,
-        min(round(size), MAX_PROMPT_BYTES),
-        min(system, len(blocks)),
-        share == 1.0,
-        turn=_whole(text, len(text), blocks, seed) if is_whole else None,
-    )
-    if not found.previous_chars:
-        return prompt
-    # The text after each of these ends is the shorter part.
-    previous = len(text) - len(found.text[found.previous_chars :].encode())
-    return prompt._replace(
-        previous_blocks=min(previous // BLOCK_BYTES, len(blocks)),
-        previous_turn=_whole(text, previous, blocks, seed),
-        answered_bytes=len(text) - len(found.text[found.answered_chars :].encode()),
+    turn = _whole(text, len(text), blocks, seed) if is_whole else None
+    previous, answered, previous_turn = 0, 0, None
+    if found.previous_chars:
+        previous = _bytes(found.text, found.previous_chars, len(text))
+        answered = _bytes(found.text, found.answered_chars, len(text))
+        previous_turn = _whole(text, previous, blocks, seed)
+    return Prompt(
+        *(blocks, min(round(size), MAX_PROMPT_BYTES), min(system, len(blocks)), share == 1.0, ()),
+        *(min(previous // BLOCK_BYTES, len(blocks)), answered, turn, previous_turn),
     )
 
 
@@ -157,6 +151,15 @@ def _chain(text: bytes, seed: int) -> list[int]:
         seed = digest(text[start : start + BLOCK_BYTES], seed)
         blocks.append(seed)
     return blocks
+
+
+def _bytes(text: str, chars: int, size: int) -> int:
+    """Return the size of a text's first characters, if that of the whole text is `size` bytes."""
+    if size == len(text):
+        return min(chars, size)
+    if chars < len(text) // 2:
+        return len(text[:chars].encode())
+    return size - len(text[chars:].encode())
 
 
 def _whole(text: bytes, end: int, blocks: Sequence[int], seed: int) -> int:

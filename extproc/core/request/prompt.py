@@ -137,15 +137,15 @@ def prompt_text(document: Document, limit: int, *, cut: bool = False) -> PromptT
         system_messages,
     ]
     first = _joined(leaves_of(system, True, still_open), limit)
-    parts, ends = [first], [len(first.text)]
-    previous, *others = _split(messages, len(system_messages), cut)
-    for part in (previous, *others):
-        parts.append(_joined(leaves_of(part, True, still_open), limit - ends[-1]))
-        ends.append(ends[-1] + len(parts[-1].text))
-    text = "".join([part.text for part in parts])
-    omitted = sum([part.omitted_chars for part in parts])
-    turn = (ends[1], ends[2]) if previous else (0, 0)
-    return PromptText(text, len(first.text), omitted, *turn)
+    previous, response, new = _split(messages, len(system_messages), cut)
+    middle = _joined(leaves_of(previous, True, still_open), limit - len(first.text))
+    earlier = first.text + middle.text
+    answer = _joined(leaves_of(response, True, still_open), limit - len(earlier))
+    answered = earlier + answer.text
+    rest = _joined(leaves_of(new, True, still_open), limit - len(answered))
+    omitted = first.omitted_chars + middle.omitted_chars + answer.omitted_chars + rest.omitted_chars
+    ends = (len(earlier), len(answered)) if previous else (0, 0)
+    return PromptText(answered + rest.text, len(first.text), omitted, *ends)
 
 
 def is_conversation(document: Document) -> bool:

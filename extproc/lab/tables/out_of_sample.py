@@ -125,7 +125,7 @@ class Draws:
 
         The oracle has the one of its rules with the shortest mean TTFT, or a published one.
         """
-        names = (*rules, *published_rules.names())
+        names = (*rules, *RULES)
         best = min(names, key=lambda name: self.figures[Task(drawn, name)]["mean_ttft_ms"])
         return self.ratio(drawn, metric, best)
 

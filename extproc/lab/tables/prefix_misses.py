@@ -15,8 +15,6 @@ CAUSES: Mapping[str, str] = {
     "1 % longer. In bursts of chats on batches of 32, the mean would be 12 % longer",
     "kubeai-chat-1600 on 6": "the queues in part: with an earlier version, the same change made "
     "the p99 2 % shorter",
-    "kubeai-threads-300": "throughput: the rules with the shortest times, Sticky and LMetric, have "
-    "the same. AIBrix computes fewer tokens, and its mean TTFT is 1.6 x as long",
     "kubeai-threads-600": "throughput: the rules with the shortest times, Sticky and LMetric, have "
     "the same. AIBrix computes fewer tokens, and its mean TTFT is 2.2 x as long",
     "kubeai-threads-1200": "throughput: the rules with the shortest times, Sticky and LMetric, "

@@ -40,17 +40,16 @@ def insert_items(text: str, sequence: Sequence, index: int, block: str) -> str:
 
 
 def replace_items(text: str, sequence: Sequence, indices: Iterable[int], block: str) -> str:
-    """Replace items and the comments directly above them by the items of `block`.
+    """Replace items and the comments directly above them by the items of `block`, if it has any.
 
     The new items come where the first old one was.
     """
     gone = sorted(indices)
     if sequence.flow:
         kept: list[Any] = sequence.data()
-        kept[gone[0] : gone[0] + 1] = parse(block).data()
-        extra = len(parse(block).data()) - 1
-        for index in reversed(gone[1:]):
-            del kept[index + extra]
+        for index in reversed(gone):
+            del kept[index]
+        kept[gone[0] : gone[0]] = parse(block).data() if block else []
         return replace_value(text, sequence, inline(kept))
     text, sequence = _with_anchors_kept(text, sequence, gone)
     column = _column(text, _first_dash(text, sequence))

@@ -81,11 +81,11 @@ class Fleet:
         """
         request, lease.request = lease.request, None
         if address != lease.endpoint.address:
-            lease.move(self.endpoint(lease.model, address))
             if request is not None:
-                self.store(address, request)
                 if request.turn is not None:
-                    self.signals.turns.moved(address, request.turn, 0.0)
+                    self.signals.turns.failed(lease.endpoint.address, request.turn)
+                self.store(address, request)
+            lease.move(self.endpoint(lease.model, address))
 
     def receive(self, model: str, endpoint: Endpoint, request: SentRequest, began: float) -> Lease:
         """Record a request that another sidecar sent at the time `began`, and return its lease."""

@@ -89,7 +89,7 @@ class Signals:
         """The adapters that each endpoint probably has in memory."""
         self.prefixes = PrefixIndex(clock)
         """The prompts that each endpoint's prefix cache probably holds."""
-        self.turns = Turns(clock, self.prefixes)
+        self.turns = Turns(clock, self.prefixes, weights.answer)
         """The endpoint where each turn of a conversation was sent."""
         self.cache_sizes = CacheSizes()
         """The tokens that each endpoint's caches keep."""

@@ -21,9 +21,6 @@ from extproc.core.request.blocks import BLOCK_TOKENS
 MOST_TURNS = 50_000
 """Latest turns of all endpoints together that are known."""
 
-RESPONSE_TOKENS = 500.0
-"""Tokens that a response is expected to have. They fill the cache, too."""
-
 
 class _Turn(NamedTuple):
     """A turn that was sent to an endpoint."""
@@ -38,7 +35,7 @@ class _Turn(NamedTuple):
     """When it was sent."""
 
     tokens: float
-    """Tokens that the endpoint had computed in this life."""
+    """Tokens of turns that the endpoint had in this life up to this one, without cached ones."""
 
 
 _SEVERAL: Final = _Turn("", 0, 0.0, 0.0)
@@ -57,8 +54,12 @@ class _Life:
 class Turns:
     """Turns of conversations, by the hash of their prompts."""
 
-    def __init__(self, clock: Callable[[], float], prefixes: PrefixIndex) -> None:
+    def __init__(
+        self, clock: Callable[[], float], prefixes: PrefixIndex, response_tokens: float
+    ) -> None:
+        """`response_tokens` are those that a response is expected to have."""
         self._clock = clock
+        self._response_tokens = response_tokens
         self._prefixes = prefixes
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
         self._lives: dict[str, _Life] = {}
@@ -68,21 +69,24 @@ class Turns:
         """Record that a turn was sent to an endpoint, with so many tokens to compute."""
         before = self.endpoint_of(turn)
         is_in_several = self._turns.get(turn) is _SEVERAL or before not in (None, address)
-        self.moved(address, turn, to_compute)
-        if is_in_several:
-            self._turns[turn] = _SEVERAL
-
-    def moved(self, address: str, turn: int, to_compute: float) -> None:
-        """Record that a turn was sent to an endpoint instead of another one."""
         life = self._lives.get(address)
         if life is None:
             self._began += 1
             life = self._lives[address] = _Life(self._began)
-        life.tokens += to_compute + RESPONSE_TOKENS
-        self._turns[turn] = _Turn(address, life.number, self._clock(), life.tokens)
+        life.tokens += to_compute + self._response_tokens
+        now = self._clock()
+        self._turns[turn] = (
+            _SEVERAL if is_in_several else _Turn(address, life.number, now, life.tokens)
+        )
         self._turns.move_to_end(turn)
         if len(self._turns) > MOST_TURNS:
             self._turns.popitem(last=False)
+
+    def failed(self, address: str, turn: int) -> None:
+        """Record that an endpoint did not serve a turn that was sent to it."""
+        found = self._turns.get(turn)
+        if found is not None and found.address == address:
+            del self._turns[turn]
 
     def endpoint_of(self, turn: int) -> str | None:
         """Return the address of the endpoint with a turn in its cache; None if unknown."""

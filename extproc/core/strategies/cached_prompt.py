@@ -28,7 +28,7 @@ class CachedPrompt(NamedTuple):
     """The highest of these numbers; 0 if there are none."""
 
     previous: int | None
-    """The endpoint that had the previous turn, and so has its response; None if unknown."""
+    """The endpoint that had the previous turn, and probably has its response; None if unknown."""
 
     @classmethod
     def of(cls, query: Query, positions: Mapping[str, int], signals: Signals) -> CachedPrompt:

@@ -18,10 +18,10 @@ TURN, OTHER = 7, 8
 class Fleet:
     """Turns with the index of the caches that hold them."""
 
-    def __init__(self) -> None:
+    def __init__(self, response_tokens: float = 500.0) -> None:
         self.clock = Clock()
         self.prefixes = PrefixIndex(self.clock)
-        self.turns = Turns(self.clock, self.prefixes)
+        self.turns = Turns(self.clock, self.prefixes, response_tokens)
 
 
 @pytest.fixture
@@ -43,10 +43,15 @@ def test_is_unknown_if_several_sessions_begin_with_the_turn(fleet: Fleet) -> Non
     assert fleet.turns.endpoint_of(TURN) is None
 
 
-def test_is_where_a_retry_went(fleet: Fleet) -> None:
-    fleet.turns.sent(A, TURN, 0)
-    fleet.turns.moved(B, TURN, 0)
-    assert fleet.turns.endpoint_of(TURN) == B
+@pytest.mark.parametrize("earlier", [(), (B,), (A, B)], ids=["one", "another", "several"])
+def test_is_where_a_retry_went_unless_it_is_in_several(
+    fleet: Fleet, earlier: tuple[str, ...]
+) -> None:
+    for address in (*earlier, A):
+        fleet.turns.sent(address, TURN, 0)
+    fleet.turns.failed(A, TURN)
+    fleet.turns.sent(B, TURN, 0)
+    assert fleet.turns.endpoint_of(TURN) == (None if earlier else B)
 
 
 def test_is_the_endpoint_that_served_it() -> None:
@@ -89,12 +94,9 @@ def test_is_unknown_after_the_endpoint_left_or_restarted(fleet: Fleet) -> None:
     assert found == [None, B, A]
 
 
-@not_compiled
-def test_is_unknown_after_the_endpoint_evicted_the_turn(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_is_unknown_after_the_endpoint_evicted_the_turn() -> None:
+    fleet = Fleet(response_tokens=0)
     fleet.prefixes.resize(A, 4 * TOKENS)
-    monkeypatch.setattr(module, "RESPONSE_TOKENS", 0.0)
     for turn, blocks in ((TURN, (1, 2)), (OTHER, (3, 4))):
         fleet.prefixes.sent(A, blocks)
         fleet.turns.sent(A, turn, 0)

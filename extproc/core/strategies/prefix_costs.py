@@ -5,20 +5,18 @@ A cost is how long a request waits on an endpoint, and how long it delays others
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.totals import Total
 from extproc.core.fleet.weights import Weights
+from extproc.core.strategies.crowding import waiting_prompts
+from extproc.core.strategies.evictions import missed_tokens
 from extproc.core.strategies.gpu_factors import GpuFactors, gpu_factors
 from extproc.core.strategies.prefix_copies import NOTHING, Copied, PrefixCopies
 from extproc.core.strategies.tied_requests import TiedRequests
-
-_WAITING_PROMPT = 4000.0
-"""Tokens to compute that a prompt that waits counts as at least: an engine computes several short
-prompts in one step."""
 
 _LEAST_WAIT = 1.0
 """Tokens that each endpoint counts as. So of two idle endpoints that have the whole prompt, the
@@ -29,12 +27,6 @@ _HERE = 0.5
 multiplied by the mean number of requests on an endpoint, because a busy one leaves later requests
 to the others. On the workloads of docs/prefix-caches.md, mean TTFT is 0.5 % shorter than with 1,
 and p99 2.7 %."""
-
-_LEAST_MISSED = 0.02
-"""Share of evicted tokens that are missed, below which an eviction costs nothing."""
-
-_MOST_MISSED = 0.9
-"""Highest such share that is believed: then each evicted token costs nine others."""
 
 _TRIES = 8
 """Requests after which an endpoint with unknown times is no longer tried: its engine may not count
@@ -140,7 +132,7 @@ class PrefixCosts:
             self._refreshed_at = now
             self._signals.contexts.expire()
             self.copies.refresh(self._addresses)
-            self._evicting = dict(self._missed())
+            self._evicting = dict(missed_tokens(self._signals, self._addresses))
             self._compare_gpus()
             self._measure_tied(now)
             self._least_room = min([one.load.room for one in self._terms])
@@ -148,7 +140,9 @@ class PrefixCosts:
         if now >= self._crowded_at + _CROWD_SECONDS:
             self._crowded_at = now
             self._expected = self._expected_requests()
-            self._crowd = self._crowding()
+            loads = [one.load for one in self._terms]
+            waiting = waiting_prompts(loads, self._signals.backlog.mean)
+            self._crowd = self._weights.crowd * waiting
 
     @property
     def home_shares(self) -> Mapping[str, float]:
@@ -321,42 +315,13 @@ class PrefixCosts:
         in_flight = min(self._weights.returning * contexts.share_in_flight, 1.0)
         return contexts.continued * in_flight
 
-    def _crowding(self) -> float:
+    def _reduced_crowd(self) -> float:
         """Return how many times more a token to compute counts, because prompts wait behind it.
 
-        This counts the prompts on the median endpoint, without the one that it computes. So single
-        endpoints with a long queue do not count: the next prompts can go elsewhere. It is the lower
-        median, so of two endpoints both must have a queue. A full KV cache is in the backlog, so it
-        counts as prompts, too.
-        """
-        usual = max(self._signals.backlog.mean, _WAITING_PROMPT)
-        longer = sorted([one.load.backlog for one in self._terms if one.load.backlog > usual])
-        shorter, median = len(self._terms) - len(longer), (len(self._terms) - 1) // 2
-        if median < shorter:
-            return 0.0
-        return self._weights.crowd * (longer[median - shorter] / usual - 1)
-
-    def _reduced_crowd(self) -> float:
-        """Return the factor of crowding: less, the more requests come from unknown sidecars.
-
-        Then less is known about the caches.
+        It counts less, the more requests come from unknown sidecars: then less is known about the
+        caches.
         """
         return self._crowd * (1 - self._signals.pressure.share_of_others)
-
-    def _missed(self) -> Iterator[tuple[int, float]]:
-        """Yield the positions of full caches, and the tokens missed later for each evicted one.
-
-        The least recently used blocks go first. In a full cache they are the history of the session
-        that has been idle for the longest time, and its next turn may still come. To compute them
-        again evicts as many others, of which the same share is missed, and so on: a geometric
-        series.
-        """
-        for position, address in enumerate(self._addresses):
-            age = self._signals.prefixes.age(address)
-            if age is not None:
-                missed = min(self._signals.contexts.continued_after(age), _MOST_MISSED)
-                if missed >= _LEAST_MISSED:
-                    yield position, missed / (1 - missed)
 
     def _add_delay_by_copy(self, costs: list[float], work: Work) -> None:
         """Add the delay of requests that are tied to an endpoint while it computes a copy.

@@ -234,8 +234,8 @@ async def test_a_second_endpoint_also_gets_the_renamed_body(launch: Launch, conf
                 more_endpoints=[address, dead],
             )
         )
-        for i in range(10):
-            # Ten prefixes; the home endpoint of some of them is the dead one.
+        for i in range(20):
+            # The home endpoint of about half of these prefixes is the dead one.
             body, expected = (
                 json.dumps(chat(f"{i} " + "x" * 10_000, model=model)).encode()
                 for model in ("to-long", LONG)
@@ -243,7 +243,7 @@ async def test_a_second_endpoint_also_gets_the_renamed_body(launch: Launch, conf
             assert (await scene.send(body)).status == 200
             assert upstream.arrived.body == expected
         decided = [
-            line.get("endpoint", line.get("decision")) for line in await scene.access_log(10)
+            line.get("endpoint", line.get("decision")) for line in await scene.access_log(20)
         ]
         assert any(dead in str(one) for one in decided)
 

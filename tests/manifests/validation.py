@@ -9,12 +9,15 @@ from typing import Any
 
 import jsonschema
 import kubernetes_validate  # type: ignore[import-untyped]
+from kubernetes_validate import utils
 
 from tests.manifests.builds import Object
 
 SCHEMAS = Path(__file__).parent / "schemas"
 OLDEST = "1.30"
 NEWEST = kubernetes_validate.latest_version()
+# Otherwise the library reads thousands of definitions again for each object.
+utils.schema_contents = cache(utils.schema_contents)
 CUSTOM = {path.stem for path in SCHEMAS.glob("*.json")}
 
 

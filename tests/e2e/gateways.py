@@ -174,7 +174,7 @@ def prompts(name: str, number: int, model: str = MODEL) -> list[Json]:
 
 async def hits(scene: Scene, bodies: list[Json]) -> list[float]:
     """Send requests when the replicas are idle, and return the predicted hits."""
-    await readings_are_idle(scene)
+    await readings_are_idle(scene.sidecar)
     return [decision["predicted_hit"] for decision in await decided(scene, bodies)]
 
 

@@ -24,7 +24,7 @@ from aiohttp import web
 from extproc.envoy import envoy_configuration
 from extproc.lab.stack.envoy import Envoy, EnvoyAddresses, local_configuration
 from extproc.lab.stack.processes import free_port, until
-from extproc.lab.stack.sidecar import FileSidecar
+from extproc.lab.stack.sidecar import FileSidecar, SidecarProcess
 from extproc.lab.stack.stand_in_fleet import StandInFleet
 from tests.e2e.forked import ForkedFileSidecar, ForkedFleet
 from tests.e2e.scene import CHAT, MODEL, HttpResponse, Json, Launch, Options, Scene, chat
@@ -102,18 +102,18 @@ async def decided_when_idle(scene: Scene, bodies: Iterable[Json]) -> list[Json]:
     """
     found = []
     for body in bodies:
-        await readings_are_idle(scene)
+        await readings_are_idle(scene.sidecar)
         found += await decided(scene, [body])
     return found
 
 
-async def readings_are_idle(scene: Scene) -> None:
+async def readings_are_idle(sidecar: SidecarProcess) -> None:
     """Wait until each replica was scraped after this call, without any request."""
     began = time.monotonic()
 
     async def idle() -> bool:
         waited = time.monotonic() - began
-        endpoints = (await scene.sidecar.state())[MODEL]["endpoints"]
+        endpoints = (await sidecar.state())[MODEL]["endpoints"]
         return all(is_idle(endpoint["signals"], waited) for endpoint in endpoints)
 
     await until(idle, PATIENCE, "readings of idle replicas")

@@ -80,7 +80,7 @@ class TestPrompts:
         for body in prompts("home", 3):
             served = set()
             for scene in gateways.scenes:
-                await readings_are_idle(scene)
+                await readings_are_idle(scene.sidecar)
                 served.add((await scene.send(body)).replica)
                 await gateways.know_the_same_blocks()
             assert len(served) == 1

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from statistics import mean
 
+from extproc.core.request.blocks import BLOCK_BYTES
 from extproc.lab.real_vllm.engines import BLOCK_SIZE
 from tests.e2e.scene import CHAT, HttpResponse, Json, chat
 from tests.e2e.test_prefix_cache import decisions_logged, readings_are_idle, text
@@ -62,7 +63,9 @@ async def test_go_where_their_responses_are_cached(
         usage = next_reply.json()["usage"]
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         found.append(cached / usage["prompt_tokens"])
-        assert abs(new["predicted_hit"] - found[-1]) < 0.03
+        # The sidecar predicts whole blocks of its index, and a whole response.
+        missed = cached - new["predicted_hit"] * usage["prompt_tokens"]
+        assert -2 * BLOCK_SIZE < missed < BLOCK_BYTES
         if new["endpoint"] == old["endpoint"]:
             stayed += 1
             # The engine caches whole blocks, and not the last token of a response.

@@ -45,7 +45,7 @@ def row(strategy: str = "Random", **other: Any) -> dict[str, Any]:
 
 
 def table(*rows: dict[str, Any], **other: Any) -> dict[str, Any]:
-    asked = {"workload": "kubeai-chat-800", "sessions": 20, "source": "here", "fitted": False}
+    asked = {"workload": "kubeai-chat-800", "sessions": 8, "source": "here", "fitted": False}
     return {**asked, "rows": list(rows), **other}
 
 
@@ -194,7 +194,7 @@ class TestTable:
         assert len(fleets) == 1 + len(PARAMETERS) + 1
 
     def test_can_contain_adapters(self, place: Path, fleets: list[Scenario]) -> None:
-        place.write_text(yaml.safe_dump([table(row("LoraQueue"), workload="lora-4")]))
+        place.write_text(yaml.safe_dump([table(row("LoraQueue"), workload="lora-4", sessions=20)]))
         assert simulate.main(["--calibrate", str(place)]) == 0
         assert fleets[0].routing.adapters == [f"adapter-{n}" for n in range(4)]
 

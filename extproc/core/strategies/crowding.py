@@ -15,8 +15,8 @@ def waiting_prompts(loads: Sequence[Total], mean_tokens: float) -> float:
     """Return the number of prompts that wait on the median endpoint; 0 if it has at most one.
 
     The one that it computes does not count. `mean_tokens` is the mean size of a prompt. Single
-    endpoints with a long queue do not count: the next prompts can go elsewhere. It is the lower
-    median, so of two endpoints both must have a queue. A full KV cache is in the backlog, so it
+    endpoints with a long queue do not count: the next prompts can go elsewhere. The lower median
+    counts, so of two endpoints both must have a queue. A full KV cache is in the backlog, so it
     counts as prompts, too.
     """
     usual = max(mean_tokens, _WAITING_PROMPT)

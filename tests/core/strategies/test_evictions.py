@@ -17,7 +17,8 @@ Missed = Callable[[float | None, float], dict[int, float]]
 def missed(monkeypatch: pytest.MonkeyPatch) -> Missed:
     """Return a function that takes the age of the second cache's next eviction, and a share.
 
-    It returns the missed tokens if the share of continued sessions falls by e each second.
+    The share of sessions that still continue falls by a factor of e each second. The function
+    returns the tokens that will be missed for each evicted one.
     """
     replicas = Replicas(2)
     signals, (_, second) = replicas.signals, replicas.addresses

@@ -213,6 +213,9 @@ clean:  ## remove everything that the targets created
 PROTOS := $(VENV)/xds-protos
 PROTOS_WANTED := xds-protos>=1.78,<2
 $(INSTALLED): INSTALL_PROTOS = $(call install,--no-deps --upgrade --target $(PROTOS) '$(PROTOS_WANTED)')
+# Most of the packages' code, of which no process or few import a part.
+RARELY_IMPORTED := anthropic|botocore|fontTools|huggingface_hub|kubernetes|langchain_core|langsmith|litellm
+RARELY_IMPORTED := $(RARELY_IMPORTED)|mypy|mypyc|openai|pip|pygments|scipy|setuptools|tests
 $(INSTALLED): EXTRAS := uvloop,test,lab
 $(DEMO_INSTALLED): EXTRAS := demo
 $(INSTALLED) $(DEMO_INSTALLED): pyproject.toml
@@ -222,8 +225,7 @@ $(INSTALLED) $(DEMO_INSTALLED): pyproject.toml
 	$(call install,-e '.[$(EXTRAS)]')
 	$(INSTALL_PROTOS)
 	@# uv compiles no bytecode, and processes that start at once would all compile the same modules.
-	@# Of these packages, which have most of the code, few modules are imported.
-	-@$(BIN)/python -m compileall -q -j 0 -x '/(kubernetes|litellm|pip|scipy|setuptools)/' $(VENV)/lib >/dev/null
+	-@$(BIN)/python -m compileall -q -j 0 -x '/($(RARELY_IMPORTED))/' $(VENV)/lib >/dev/null
 	@touch $@ $(DEMO_INSTALLED)
 
 $(COMPILED_LIB)/.built: $(INSTALLED) $(shell find extproc -name '*.py') $(wildcard envoy/*.yaml)

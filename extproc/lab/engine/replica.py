@@ -44,8 +44,8 @@ class Replica:
         self._step: Step | None = None
         self._loading: float | None = None
         """Seconds to load the requested adapters; None if there are none."""
-        self._left = Counter[str]()
-        """Requests that the present step leaves in the queue, by adapter."""
+        self._left = list[str]()
+        """Adapters of the requests that the present step leaves in the queue, in its order."""
         self.stats = SchedulerStats()
         """The state of the scheduler in the metrics: that at the end of the last step."""
         self._reset_counters()
@@ -138,7 +138,7 @@ class Replica:
         self.prefills.aborted(request_id)
         self.finished_total += self._scheduler.abort(request_id)
         if self._step is None:
-            self._left = Counter()
+            self._left = []
             self._update_stats()
 
     def load_adapter(self, adapter: str) -> None:
@@ -161,7 +161,7 @@ class Replica:
         if not step.parts and not decoding and loading is None:
             return None
         self._step = step
-        self._left = Counter(one.request.adapter for one in self._scheduler.waiting.values())
+        self._left = [one.request.adapter for one in self._scheduler.waiting.values()]
         self.prefills.began(step)
         seconds = step.seconds(self.profile, decoding)
         if step.adapters:
@@ -200,12 +200,13 @@ class Replica:
         self._update_stats()
 
     def _update_stats(self) -> None:
+        has_adapters = self.profile.max_loras > 0
         self.stats = SchedulerStats(
             self.running,
-            min(self._left.total(), self.waiting),
+            min(len(self._left), self.waiting),
             self.kv_usage,
-            frozenset(self.running_adapters),
-            frozenset(filter(None, self._left)),
+            frozenset(self.running_adapters if has_adapters else ()),
+            frozenset(filter(None, self._left) if has_adapters else ()),
             self.prefix_cache_queries,
             self.prefix_cache_hits,
             self.host_cache_hits,

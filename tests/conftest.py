@@ -1,7 +1,8 @@
 """The division of the whole suite over its processes.
 
 No test asserts a duration, so any two tests may run at the same time. Tests often wait for
-processes and timers, so there are four processes for each core, but at most eight.
+processes and timers, so there are three processes for each core, but at most eight. More would use
+more CPU time, because each process collects all tests.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     if not whole or config.option.capture == "no":
         return 0
-    return min(4 * (os.cpu_count() or 1), MOST_PROCESSES)
+    return min(3 * (os.cpu_count() or 1), MOST_PROCESSES)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Scheduling:

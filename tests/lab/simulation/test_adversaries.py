@@ -55,12 +55,12 @@ def outcomes(workload: Workload, engine: Profile, **fleet: Any) -> Both:
 
 @pytest.fixture(scope="module")
 def one_prefix() -> Both:
-    return both("one-prefix", 1_200)
+    return both("one-prefix", 600)
 
 
 @pytest.fixture(scope="module")
 def hot_prefix() -> Both:
-    return both("hot-prefix", 1_200)
+    return both("hot-prefix", 800)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def two_hundred() -> Both:
 @pytest.fixture(scope="module")
 def one_dies() -> Both:
     events = (Leave(15.0, 0), Join(25.0, 0))
-    return both("heavy-tail", 180, pace=0.8, events=events)
+    return both("heavy-tail", 120, pace=0.8, events=events)
 
 
 class TestOnePrefix:
@@ -89,7 +89,7 @@ class TestOnePrefix:
 
 class TestDistinctPrompts:
     def test_go_to_the_endpoint_with_the_least_work(self) -> None:
-        ours, plain = both("all-distinct", 600)
+        ours, plain = both("all-distinct", 300)
         assert ours.summary.mean_ttft_ms <= 0.9 * plain.summary.mean_ttft_ms
         assert ours.summary.p99_ttft_ms <= plain.summary.p99_ttft_ms
 
@@ -137,7 +137,7 @@ class TestFullBatches:
             answer_tokens=700,
             think_seconds=0,
         )
-        asked = sessions(shape, 900, Random(0), most_tokens=60_000)
+        asked = sessions(shape, 500, Random(0), most_tokens=60_000)
         workload = Workload("long responses", asked, replicas=8, requests_per_second=17.0)
         engine = replace(profile.named("a100-llama-3.1-8b"), max_num_seqs=64)
         ours, plain = outcomes(workload, engine)
@@ -148,14 +148,14 @@ class TestFullBatches:
 
 class TestHeavyTail:
     def test_long_messages_delay_others_less(self) -> None:
-        ours, plain = both("heavy-tail", 180)
+        ours, plain = both("heavy-tail", 120)
         assert ours.summary.mean_ttft_ms <= 0.6 * plain.summary.mean_ttft_ms
         assert ours.summary.p99_ttft_ms <= 0.7 * plain.summary.p99_ttft_ms
 
 
 class TestSlowEndpoint:
     def test_gets_fewer_requests_without_longer_waits(self) -> None:
-        ours, plain = both("heavy-tail", 180, pace=0.8, slow={0: 3.0})
+        ours, plain = both("heavy-tail", 120, pace=0.8, slow={0: 3.0})
         slow, *others = ours.requests
         assert slow <= 0.7 * np.mean(others)
         assert ours.summary.mean_ttft_ms <= 0.6 * plain.summary.mean_ttft_ms

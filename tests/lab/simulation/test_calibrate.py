@@ -31,7 +31,7 @@ START = L4_LLAMA_3_1_8B_FP8
 TRUTH = replace(
     START, step_base_seconds=0.06, admission_seconds=0.02, prefill_tokens_per_second=2_500.0
 )
-SESSIONS = extent(50, 75)
+SESSIONS = extent(25, 75)
 
 
 def measured(strategy: str, engine: Profile, workload: str = "kubeai-chat-800") -> Summary:
@@ -194,7 +194,7 @@ class TestTable:
         assert len(fleets) == 1 + len(PARAMETERS) + 1
 
     def test_can_contain_adapters(self, place: Path, fleets: list[Scenario]) -> None:
-        place.write_text(yaml.safe_dump([table(row("LoraQueue"), workload="lora-4", sessions=20)]))
+        place.write_text(yaml.safe_dump([table(row("LoraQueue"), workload="lora-4", sessions=12)]))
         assert simulate.main(["--calibrate", str(place)]) == 0
         assert fleets[0].routing.adapters == [f"adapter-{n}" for n in range(4)]
 

@@ -21,7 +21,7 @@ from tests.extent import PATIENCE
 from tests.lab.simulation.builders import balancing, fast, scenario, session, turn, workload
 
 
-def fleets(strategies: Sequence[str], sessions: int = 40) -> list[Scenario]:
+def fleets(strategies: Sequence[str], sessions: int = 20) -> list[Scenario]:
     # With adapters there are sets, whose order differs between processes.
     asked = named("lora-4", Options(sessions=sessions))
     profile = fast(max_loras=2, kv_tokens=3_000)
@@ -44,7 +44,7 @@ def test_runs_do_not_depend_on_processes_and_keep_their_order() -> None:
     for run, one in zip(runs, asked, strict=True):
         assert_equal(run, simulate(one))
     assert {number for number, _ in reports} <= {0, 1}
-    assert sum(more for _, more in reports) <= 80
+    assert sum(more for _, more in reports) <= 40
 
 
 def test_errors_in_a_simulation_are_raised_unchanged() -> None:
@@ -61,7 +61,7 @@ def test_an_interrupt_ends_the_processes() -> None:
         at_work.extend(multiprocessing.active_children())
         raise KeyboardInterrupt
 
-    long = scenario(named("kubeai-threads-300"), fast(), replicas=8)
+    long = scenario(named("kubeai-threads-300", Options(sessions=300)), fast(), replicas=8)
     with pytest.raises(KeyboardInterrupt):
         simulate_all([long], interrupt)
     assert [_exit_code(process) for process in at_work] == [-signal.SIGTERM]

@@ -90,7 +90,7 @@ class TestShownBytes:
         assert {one.routing.shown for one in fleets} == {(4_096, 4_096)}
 
     def test_limit_the_followed_prefix(self, run: Simulate) -> None:
-        asked = ("--workload", "saas", "--sessions", 60, "--strategy", "PrefixCache", "--json")
+        asked = ("--workload", "saas", "--sessions", 40, "--strategy", "PrefixCache", "--json")
         few, many = (
             figures(run(*asked, "--shown-bytes", n).out)[0] for n in (BLOCK_BYTES - 1, 65_536)
         )

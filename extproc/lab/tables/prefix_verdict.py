@@ -43,6 +43,12 @@ TARGETS = {
 }
 """Columns of the verdicts, with the rows that have to meet them."""
 
+METRICS = ("mean_ttft_ms", "p99_ttft_ms", "output_throughput")
+"""Figures of the first three columns."""
+
+_ORACLE_COLUMNS = len(METRICS) + 1
+"""Columns that also compare the oracle with the best other."""
+
 
 class Judged(NamedTuple):
     """A cell of the verdicts."""
@@ -66,13 +72,15 @@ def verdicts(book: Book, scenes: Iterable[str]) -> str:
 
 
 def summary(book: Book, scenes: Iterable[str]) -> str:
-    """Show the number of rows that meet each target."""
+    """Show the number of rows that meet each target, also with the oracle's figures."""
     found = judged(book, scenes)
+    oracle = [_oracle_row(book, scene) for scene in found]
     rows = []
     for column, (target, required) in enumerate(TARGETS.items()):
-        known = [row[column].holds for row in found.values() if row[column].holds is not None]
-        rows.append([target, f"{known.count(True)} of {len(known)}", required])
-    return table(["target", "rows that meet it", "required"], rows, left=3)
+        ours = _count(row[column] for row in found.values())
+        theirs = _count(row[column] for row in oracle if row) if column < _ORACLE_COLUMNS else ""
+        rows.append([target, ours, theirs, required])
+    return table(["target", "rows that meet it", "with the oracle", "required"], rows, left=4)
 
 
 def judged(book: Book, scenes: Iterable[str]) -> dict[str, list[Judged]]:
@@ -89,14 +97,29 @@ def judged(book: Book, scenes: Iterable[str]) -> dict[str, list[Judged]]:
 
 def _row(book: Book, scene: str, found: Mapping[str, Figures]) -> list[Judged]:
     return [
-        against_best(found, "mean_ttft_ms"),
-        against_best(found, "p99_ttft_ms"),
-        against_best(found, "output_throughput"),
+        *(against_best(found, metric) for metric in METRICS),
         ahead(found),
         near_oracle(book, scene),
         against_yardstick(scene, found),
         with_four(book, scene),
     ]
+
+
+def _oracle_row(book: Book, scene: str) -> list[Judged]:
+    """Return the oracle's cells, with the first seed of all contenders; empty if unknown."""
+    best = best_oracle(book, scene)
+    if best is None:
+        return []
+    found = {trial.strategy: book.of(trial) for trial in row_trials(scene)}
+    others = {name: figures for name, figures in found.items() if figures is not None}
+    with_oracle = {**others, OURS: best.figures}
+    return [*(against_best(with_oracle, metric) for metric in METRICS), ahead(with_oracle)]
+
+
+def _count(cells: Iterable[Judged]) -> str:
+    """Return how many cells with a verdict meet the target."""
+    known = [cell.holds for cell in cells if cell.holds is not None]
+    return f"{known.count(True)} of {len(known)}"
 
 
 def best_other(found: Mapping[str, Figures], metric: str) -> str:

@@ -86,6 +86,17 @@ class TestTargets:
         assert counts == ["2 of 2", "1 of 2", "2 of 2", "1 of 2", "2 of 2", "0 of 0", "0 of 0"]
         assert len(counts) == len(TARGETS)
 
+    def test_count_the_rows_in_which_the_oracle_meets_them(self, book: Book) -> None:
+        book.note(
+            Trial("saas", "Oracle:investing"),
+            {**USUAL, "mean_ttft_ms": 95.0, "output_throughput": 97.0},
+        )
+        counts = [row.split(" | ")[2] for row in rows(summary(book, ("saas", "hot-prefix")))[2:]]
+        assert counts == ["2 of 2", "2 of 2", "1 of 2", "1 of 2", "", "", ""]
+        book.keep([task for task in TASKS if key(task) != "saas | Oracle:investing | seed 0"])
+        counts = [row.split(" | ")[2] for row in rows(summary(book, ("saas", "hot-prefix")))[2:]]
+        assert counts == ["1 of 1", "1 of 1", "1 of 1", "0 of 1", "", "", ""]
+
     def test_compare_with_the_yardstick_at_saturation(self) -> None:
         better = found(USUAL, USUAL)
         assert against_yardstick("saas at 1.25", better).text == "yes (2.00 x shorter, target 2 x)"

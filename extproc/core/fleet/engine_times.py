@@ -220,9 +220,12 @@ class EngineTimes:
 
     def __init__(self) -> None:
         self._engines: dict[str, _Engine] = {}
+        self.are_counted = False
+        """True if an engine has counted the times of its steps."""
 
     def read(self, address: str, report: Report, now: float) -> None:
         """Take a reading of an endpoint."""
+        self.are_counted |= report.steps is not None
         engine = self._engines.get(address)
         if engine is None:
             engine = self._engines[address] = _Engine()

@@ -11,7 +11,9 @@ not count. A busy endpoint also decodes, and then computes prompts more slowly. 
 speed, as requests that are sent there will notice it.
 
 If engines count their own times, these are more exact (`extproc.core.fleet.engine_times`). While
-all prompts are short, their time is not known, and the time of a step gives the speed.
+all prompts are short, their time is not known, and the time of a step gives the speed. If no engine
+counts them, as with several engines behind one port, a new endpoint has the speed of all endpoints
+together until its own is known.
 """
 
 from __future__ import annotations
@@ -85,6 +87,7 @@ class Speeds:
         self.clock = clock
         self._engine_times = engine_times or EngineTimes()
         self._busy: dict[str, _Busy] = {}
+        self._all = _Busy(clock())
 
     def began(self, address: str) -> None:
         """Record that an endpoint has a prompt to compute, after it had none."""
@@ -146,11 +149,10 @@ class Speeds:
         times = self._engine_times.own(address)
         if times.token < inf:
             return prompts * times.step + tokens * times.token
-        busy = self._busy.get(address)
-        if busy is None or busy.periods < FIRST_PERIODS:
-            known = times.step < inf
-            return (prompts + tokens / _STEP_TOKENS) * times.step if known else inf
-        return (tokens + PROMPT_TOKENS * prompts) * busy.seconds / busy.tokens
+        busy = self._known(address)
+        if busy is not None:
+            return (tokens + PROMPT_TOKENS * prompts) * busy.seconds / busy.tokens
+        return (prompts + tokens / _STEP_TOKENS) * times.step if times.step < inf else inf
 
     def tokens(self, address: str, seconds: float) -> float:
         """Return the tokens of a long prompt that an endpoint computes in this time.
@@ -165,10 +167,18 @@ class Speeds:
         """Forget an endpoint that left or restarted."""
         self._busy.pop(address, None)
 
+    def _known(self, address: str) -> _Busy | None:
+        """Return the busy periods of an endpoint, or those of all; None if there are too few."""
+        busy = self._busy.get(address)
+        if busy is None or busy.periods < FIRST_PERIODS:
+            busy = None if self._engine_times.are_counted else self._all
+        return busy if busy is not None and busy.periods >= FIRST_PERIODS else None
+
     def _add(self, busy: _Busy, seconds: float, total: float | None) -> None:
         """Add a period that is over, unless its prompts were short."""
         tokens = busy.computed
         if total is not None and busy.total is not None:
             tokens = total - busy.total
         if seconds > 0 and tokens >= LEAST_TOKENS * busy.prompts > 0:
-            busy.add(tokens + PROMPT_TOKENS * busy.prompts, seconds)
+            for one in (busy, self._all):
+                one.add(tokens + PROMPT_TOKENS * busy.prompts, seconds)

@@ -380,11 +380,13 @@ class TestEstimate:
         estimated(backlog)
         assert left(backlog) == {A: 1_500}
 
-    def test_of_another_endpoint_stays(self) -> None:
+    def test_of_a_new_endpoint_falls_at_the_speed_of_the_others(self) -> None:
         backlog, clock = known_speed()
         backlog.add(B, 1_500)
+        clock.advance(0.3)
+        assert 0 < estimated(backlog, B) < 1_500
         clock.advance(60)
-        assert estimated(backlog, B) == 1_500 + STEP_TOKENS
+        assert estimated(backlog, B) == 0
 
 
 class TestForget:

@@ -95,6 +95,23 @@ class TestSeconds:
         compute(speeds, clock, 1, prompts=10)
         assert speeds.seconds(A, 1, 5_000) == pytest.approx(1, rel=0.2)
 
+    def test_of_a_new_endpoint_are_those_of_all_together(
+        self, speeds: Speeds, clock: Clock
+    ) -> None:
+        compute(speeds, clock, 1, A)
+        compute(speeds, clock, 3, B)
+        assert speeds.seconds(C, 1, 5_000) == pytest.approx(2, rel=0.4)
+        compute(speeds, clock, 9, C)
+        assert speeds.seconds(C, 1, 5_000) == pytest.approx(9, rel=0.2)
+
+    def test_of_a_new_endpoint_are_unknown_if_engines_count_theirs(self, clock: Clock) -> None:
+        times = EngineTimes()
+        speeds = Speeds(clock, times)
+        compute(speeds, clock, 1, A)
+        assert speeds.seconds(C, 1, 5_000) < inf
+        times.read(A, Report(Load(0, 0.0), 0, steps=StepTotals(0, 0, 0, 0)), clock())
+        assert speeds.seconds(C, 1, 5_000) == inf
+
     def test_follow_from_steps_until_a_prompt_shows_the_speed(self, clock: Clock) -> None:
         times = EngineTimes()
         speeds = Speeds(clock, times)

@@ -66,7 +66,7 @@ MOST_PROCESSES = 8
 # Hypothesis measures time with these on, and a busy machine would fail a test.
 settings.register_profile(
     "untimed",
-    max_examples=extent(20, 100),
+    max_examples=extent(10, 100),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

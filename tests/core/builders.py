@@ -21,8 +21,8 @@ from extproc.core.schema import LoadBalancingSpec, ModelSpec, PrefixHashSpec
 from extproc.core.strategies import Candidate, Query, Strategy, build
 from tests.extent import extent
 
-thorough = settings(max_examples=extent(75, 300))
-brief = settings(max_examples=extent(20, 75))
+thorough = settings(max_examples=extent(40, 300))
+brief = settings(max_examples=extent(10, 75))
 
 TWO_ADDRESSES = ("10.0.0.1:8000", "10.0.0.2:8000")
 

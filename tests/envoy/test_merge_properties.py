@@ -69,7 +69,7 @@ LAYOUTS = st.sampled_from(
 PREFIXES = st.sampled_from([[], ["/team"], ["/", "/a/b"]])
 
 
-@settings(max_examples=extent(10, 30))
+@settings(max_examples=extent(6, 30))
 @given(configurations(), LAYOUTS, PREFIXES)
 def test_users_values_stay_and_a_second_run_changes_nothing(
     data: Any, layout: Any, prefixes: list[str]
@@ -83,7 +83,7 @@ def test_users_values_stay_and_a_second_run_changes_nothing(
     assert errors == []
 
 
-@settings(max_examples=extent(10, 20))
+@settings(max_examples=extent(6, 20))
 @given(configurations(), st.lists(WORD, min_size=1, max_size=6))
 def test_every_line_and_comment_stays_in_its_order(data: Any, comments: list[str]) -> None:
     lines = yaml.safe_dump(data, sort_keys=False).splitlines()
@@ -134,7 +134,7 @@ JUNK: st.SearchStrategy[Any] = st.sampled_from(
 )
 
 
-@settings(max_examples=extent(10, 20))
+@settings(max_examples=extent(6, 20))
 @given(configurations(), LAYOUTS, st.lists(st.tuples(st.integers(0), JUNK), max_size=3))
 def test_invalid_configuration_is_refused_or_merged(
     data: Any, layout: Any, changes: list[tuple[int, Any]]

@@ -144,7 +144,7 @@ ROUTES = st.one_of(
 )
 
 
-@settings_of_test(max_examples=extent(10, 200))
+@settings_of_test(max_examples=extent(6, 200))
 @given(st.lists(ROUTES, min_size=1, max_size=5), st.lists(ROUTES, max_size=1))
 def test_every_request_keeps_its_settings_in_any_order(first: list[str], later: list[str]) -> None:
     """The command may also refuse. A second run comes after a new route in front."""

@@ -508,4 +508,4 @@ class BacklogMachine(RuleBasedStateMachine):
 
 
 TestBacklog = BacklogMachine.TestCase
-TestBacklog.settings = settings(max_examples=extent(25, 100))
+TestBacklog.settings = settings(max_examples=extent(15, 100))

@@ -330,4 +330,4 @@ class ContextsMachine(RuleBasedStateMachine):
 
 
 TestContexts = ContextsMachine.TestCase
-TestContexts.settings = settings(max_examples=extent(25, 100), deadline=None)
+TestContexts.settings = settings(max_examples=extent(15, 100), deadline=None)

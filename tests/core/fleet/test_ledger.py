@@ -140,7 +140,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=extent(25, 100))
+TestLedger.settings = settings(max_examples=extent(15, 100))
 
 
 class TestPrefillOfLease:

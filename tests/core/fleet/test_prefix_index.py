@@ -614,4 +614,4 @@ class PrefixIndexMachine(RuleBasedStateMachine):
 
 
 TestPrefixIndex = PrefixIndexMachine.TestCase
-TestPrefixIndex.settings = settings(max_examples=extent(25, 100))
+TestPrefixIndex.settings = settings(max_examples=extent(15, 100))

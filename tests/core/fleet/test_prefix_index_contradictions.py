@@ -112,4 +112,4 @@ class Contradictions(RuleBasedStateMachine):
 
 
 TestContradictions = Contradictions.TestCase
-TestContradictions.settings = settings(max_examples=extent(60, 500), stateful_step_count=50)
+TestContradictions.settings = settings(max_examples=extent(30, 500), stateful_step_count=50)

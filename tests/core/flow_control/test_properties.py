@@ -137,6 +137,6 @@ class Requests(RuleBasedStateMachine):
 
 
 Requests.TestCase.settings = settings(
-    max_examples=extent(40, 400), stateful_step_count=60, deadline=None
+    max_examples=extent(20, 400), stateful_step_count=60, deadline=None
 )
 TestRequests = Requests.TestCase

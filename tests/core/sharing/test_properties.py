@@ -184,7 +184,7 @@ class Several(RuleBasedStateMachine):
                 assert other.matches(*words) == first.matches(*words)
 
 
-_settings = settings(max_examples=extent(50, 500), stateful_step_count=40)
+_settings = settings(max_examples=extent(25, 500), stateful_step_count=40)
 
 TestReported = Reported.TestCase
 TestReported.settings = _settings

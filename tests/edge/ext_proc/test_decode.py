@@ -279,7 +279,7 @@ class TestDecode:
         with pytest.raises(DecodeError):
             decode(message)
 
-    @settings(max_examples=extent(75, 300))
+    @settings(max_examples=extent(40, 300))
     @given(st.binary())
     @example(request_headers()[:-1])
     def test_reads_or_refuses_any_bytes(self, message: bytes) -> None:

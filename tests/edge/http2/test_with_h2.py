@@ -265,4 +265,4 @@ def chosen(streams: object, pick: int) -> int:
 
 
 TestConversation = Conversation.TestCase
-TestConversation.settings = settings(max_examples=extent(20, 80), stateful_step_count=60)
+TestConversation.settings = settings(max_examples=extent(10, 80), stateful_step_count=60)

@@ -45,7 +45,7 @@ turns = st.builds(
 )
 
 
-@settings(max_examples=extent(75, 300))
+@settings(max_examples=extent(40, 300))
 @given(st.lists(turns, min_size=2, max_size=5), st.integers(1, 5))
 def test_ids_are_equal_exactly_if_blocks_are(asked: list[Turn], size: int) -> None:
     ids = BlockIds(size)

@@ -68,7 +68,7 @@ turns = st.builds(
 )
 
 
-@settings(max_examples=extent(50, 200))
+@settings(max_examples=extent(25, 200))
 @given(st.lists(turns, min_size=2, max_size=5), st.sampled_from(get_args(Api)))
 def test_prompts_agree_as_far_as_their_texts(asked: list[Turn], api: Api) -> None:
     names = Prompts()
@@ -104,7 +104,7 @@ def test_the_previous_turn_has_the_blocks_of_its_text(asked: Turn) -> None:
     assert made.answered_bytes <= real.answered_bytes <= made.answered_bytes + tolerance
 
 
-@settings(max_examples=extent(50, 200), deadline=None)
+@settings(max_examples=extent(25, 200), deadline=None)
 @given(st.lists(turns, min_size=2, max_size=5))
 def test_turns_are_equal_if_their_texts_are(asked: list[Turn]) -> None:
     names = Prompts()

@@ -315,7 +315,7 @@ segments = st.builds(
 )
 
 
-@settings(max_examples=extent(75, 300))
+@settings(max_examples=extent(40, 300))
 @given(
     st.lists(segments, min_size=1, max_size=6).map(tuple),
     st.sampled_from(get_args(Api)),

@@ -407,7 +407,7 @@ def conserved(fleet: Scenario, run: Run, ledgers: list[Ledger]) -> None:
     assert ((run.first - run.sent)[good] >= shortest).all()
 
 
-@settings(max_examples=extent(15, 60))
+@settings(max_examples=extent(8, 60))
 @given(workloads, profiles, strategies, clients, st.integers(1, 3), st.integers(1, 3))
 def test_invariants_of_any_run(
     asked: Workload,

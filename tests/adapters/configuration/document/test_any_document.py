@@ -71,7 +71,7 @@ def taken_or_refused(text: bytes) -> tuple[object, ...]:
     return models
 
 
-@settings(max_examples=extent(75, 300))
+@settings(max_examples=extent(40, 300))
 @given(documents)
 def test_any_document_is_accepted_or_refused_with_reasons(document: object) -> None:
     try:
@@ -81,7 +81,7 @@ def test_any_document_is_accepted_or_refused_with_reasons(document: object) -> N
     assert all(taken_or_refused(text))
 
 
-@settings(max_examples=extent(75, 300))
+@settings(max_examples=extent(40, 300))
 @given(
     st.binary()
     | st.lists(

@@ -213,7 +213,7 @@ clean:  ## remove everything that the targets created
 PROTOS := $(VENV)/xds-protos
 PROTOS_WANTED := xds-protos>=1.78,<2
 $(INSTALLED): INSTALL_PROTOS = $(call install,--no-deps --upgrade --target $(PROTOS) '$(PROTOS_WANTED)')
-# Most of the packages' code, of which no process or few import a part.
+# These packages have most of the code. No process imports it, or few import a small part.
 RARELY_IMPORTED := anthropic|botocore|fontTools|huggingface_hub|kubernetes|langchain_core|langsmith|litellm
 RARELY_IMPORTED := $(RARELY_IMPORTED)|mypy|mypyc|openai|pip|pygments|scipy|setuptools|tests
 $(INSTALLED): EXTRAS := uvloop,test,lab

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from extproc.core.fleet.engine_times import (
     FEW_MEANS,
+    LEAST_READINGS,
     LEAST_TOKENS,
     MOST_BUSY,
     MOST_RATIO,
@@ -111,11 +112,23 @@ class Fleet:
         self.engine(address).respond(seconds, tokens, cached, prompts)
         self.read(address)
 
-    def serve(self, address: str, kind: tuple[float, float], tokens: float = 1_000) -> None:
-        """Serve one request on an idle engine of this kind."""
+    def decode_long(self, address: str, seconds: float) -> None:
+        """Generate so many tokens that the steps are compared, although no prompt is known."""
+        for _ in range(FEW_MEANS + 1):
+            self.decode(address, seconds)
+
+    def serve(
+        self,
+        address: str,
+        kind: tuple[float, float],
+        tokens: float = 1_000,
+        requests: int = LEAST_READINGS,
+    ) -> None:
+        """Serve requests on an idle engine of this kind, one after the other."""
         step, token = kind
         self.decode(address, step)
-        self.finish(address, step + token * tokens, tokens)
+        for _ in range(requests):
+            self.finish(address, step + token * tokens, tokens)
 
 
 def slowness(fleet: Fleet, *addresses: str, tokens: float = 1_000) -> Slowness:
@@ -133,37 +146,37 @@ class TestStep:
     def test_is_the_shortest_mean_time_between_tokens(self, fleet: Fleet) -> None:
         for seconds in (0.03, 0.01, 0.02):
             fleet.decode(A, seconds)
-        assert fleet.times.of([A])[A].step == pytest.approx(0.01)
+        assert fleet.times.own(A).step == pytest.approx(0.01)
 
     def test_is_unknown_while_the_counters_say_that_it_takes_no_time(self, fleet: Fleet) -> None:
         for _ in range(3):
             fleet.decode(A, 0.0)
-        assert fleet.times.of([A]) == {}
+        assert fleet.times.own(A).step == inf
 
     def test_is_unknown_after_one_mean(self, fleet: Fleet) -> None:
         fleet.engine(A)
-        assert fleet.times.of([A]) == {}
+        assert fleet.times.own(A).step == inf
         fleet.decode(A, 0.01)
-        assert set(fleet.times.of([A])) == {A}
+        assert fleet.times.own(A).step == pytest.approx(0.01)
 
     def test_is_the_mean_of_several_times_over_more_than_one_reading(self, fleet: Fleet) -> None:
         for seconds in (0.001, 0.019) * 4:
             fleet.decode(A, seconds, times=1)
-        assert fleet.times.of([A])[A].step == pytest.approx(0.01)
+        assert fleet.times.own(A).step == pytest.approx(0.01)
 
     def test_is_learned_again_after_the_counters_went_back(self, fleet: Fleet) -> None:
         fleet.decode(A, 0.02, times=10_000)
         fleet.engine(A).restart()
         fleet.read(A)
         fleet.decode(A, 0.01)
-        assert fleet.times.of([A])[A].step == pytest.approx(0.01)
+        assert fleet.times.own(A).step == pytest.approx(0.01)
 
     def test_is_forgotten_if_the_engine_has_become_slower(self, fleet: Fleet) -> None:
         fleet.decode(A, 0.01)
         for _ in range(2):
             fleet.now += 600
             fleet.decode(A, 0.02)
-        assert fleet.times.of([A])[A].step == pytest.approx(0.02)
+        assert fleet.times.own(A).step == pytest.approx(0.02)
 
     def test_counts_as_250_prompt_tokens_at_most_at_first(self, fleet: Fleet) -> None:
         fleet.start(A)
@@ -188,26 +201,26 @@ class TestToken:
     def test_is_the_time_of_a_prompt_without_its_step(self, fleet: Fleet) -> None:
         fleet.decode(A, 0.01)
         fleet.finish(A, 0.11, tokens=1_000)
-        assert fleet.times.of([A])[A].token == pytest.approx(0.0001)
+        assert fleet.times.own(A).token == pytest.approx(0.0001)
 
     def test_is_that_of_the_least_disturbed_prompt(self, fleet: Fleet) -> None:
         fleet.decode(A, 0.01)
         for seconds in (0.5, 0.11, 0.9):
             fleet.finish(A, seconds, tokens=1_000)
-        assert fleet.times.of([A])[A].token == pytest.approx(0.0001)
+        assert fleet.times.own(A).token == pytest.approx(0.0001)
 
     def test_follows_a_step_that_is_known_better_later(self, fleet: Fleet) -> None:
         fleet.decode(A, 0.1)
         fleet.finish(A, 0.11, tokens=1_000)
         fleet.decode(A, 0.01)
-        assert fleet.times.of([A])[A].token == pytest.approx(0.0001)
+        assert fleet.times.own(A).token == pytest.approx(0.0001)
 
     def test_is_known_from_the_first_token_before_the_request_finishes(self, fleet: Fleet) -> None:
         fleet.decode(A, 0.01)
         fleet.respond(A, 0.11, tokens=1_000)
-        assert fleet.times.of([A])[A].token == pytest.approx(0.0001)
+        assert fleet.times.own(A).token == pytest.approx(0.0001)
         fleet.finish(A, 0.06, tokens=1_000)  # it waited in the queue
-        assert fleet.times.of([A])[A].token == pytest.approx(0.00005)
+        assert fleet.times.own(A).token == pytest.approx(0.00005)
 
     def test_is_unknown_if_the_steps_are_not_counted(self) -> None:
         """The prompts of several engines behind one port overlap."""
@@ -221,15 +234,15 @@ class TestToken:
         fleet.decode(A, 0.01)
         fleet.respond(A, 0.02, tokens=1_000, cached=0)  # it is not noticed yet
         fleet.respond(A, 0.02, tokens=1_000, cached=900)
-        assert fleet.times.of([A])[A].token == inf
+        assert fleet.times.own(A).token == inf
         fleet.respond(A, 0.02, tokens=1_000, cached=-900)
-        assert fleet.times.of([A])[A].token == inf
+        assert fleet.times.own(A).token == inf
 
     def test_is_unknown_after_short_prompts(self, fleet: Fleet) -> None:
         fleet.decode(A, 0.01)
         fleet.finish(A, 0.02, tokens=LEAST_TOKENS - 1)
         fleet.finish(A, 0.2, tokens=10 * LEAST_TOKENS - 1, prompts=10)
-        assert fleet.times.of([A])[A].token == inf
+        assert fleet.times.own(A).token == inf
 
 
 class TestKind:
@@ -262,6 +275,26 @@ class TestKind:
         assert found[A] == found[B] == pytest.approx(Times(0.008, 0.0001))
         assert found[C] == pytest.approx(Times(0.012, 0.0003))
 
+    def test_does_not_end_where_only_the_first_prompts_take_longer(self, fleet: Fleet) -> None:
+        fleet.serve(A, FAST)
+        fleet.serve(B, SLOW, requests=LEAST_READINGS - 1)
+        assert set(fleet.times.of([A, B]).values()) == {fleet.times.own(A)}
+        fleet.serve(B, FAST, requests=1)
+        assert set(fleet.times.of([A, B]).values()) == {fleet.times.own(A)}
+
+    def test_ends_where_several_prompts_take_longer(self, fleet: Fleet) -> None:
+        fleet.serve(A, FAST)
+        fleet.serve(B, SLOW, requests=LEAST_READINGS)
+        assert fleet.times.of([A, B]) == {one: fleet.times.own(one) for one in (A, B)}
+
+    def test_depends_on_steps_alone_while_few_prompts_are_known(self, fleet: Fleet) -> None:
+        for address, step in ((A, 0.01), (B, 0.01), (C, 0.03)):
+            fleet.decode_long(address, step)
+        fleet.serve(B, (0.01, SLOW[1]), requests=LEAST_READINGS - 1)
+        found = fleet.times.of([A, B, C])
+        assert found[A] == found[B] == Times(fleet.times.own(A).step, inf)
+        assert found[C].step == pytest.approx(0.03)
+
     def test_ends_where_only_steps_are_alike(self, fleet: Fleet) -> None:
         """The steps of a busy fast GPU may take as long as those of an idle slow one."""
         fleet.serve(A, (0.01, 0.0001))
@@ -289,8 +322,8 @@ class TestKind:
     def test_ends_where_steps_take_much_longer_while_prompt_tokens_are_unknown(
         self, fleet: Fleet, served: str | None
     ) -> None:
-        fleet.decode(A, 0.01)
-        fleet.decode(B, 0.03)
+        fleet.decode_long(A, 0.01)
+        fleet.decode_long(B, 0.03)
         if served is not None:
             fleet.finish(served, 0.2, tokens=1_000)
         found = fleet.times.of([A, B])
@@ -350,23 +383,23 @@ class TestSlowness:
 
     def test_of_prompts_is_that_of_a_step_while_prompts_are_short(self, fleet: Fleet) -> None:
         for address, step in ((A, 0.01), (B, 0.02), (C, 0.04)):
-            fleet.decode(address, step)
+            fleet.decode_long(address, step)
         assert slowness(fleet, A, B, C).prompts == pytest.approx({A: 0.5, B: 1, C: 2})
 
     def test_has_limits(self, fleet: Fleet) -> None:
         for address, step in ((A, 0.001), (B, 0.02), (C, 0.4)):
-            fleet.decode(address, step)
+            fleet.decode_long(address, step)
         found = slowness(fleet, A, B, C).steps
         assert found == pytest.approx({A: 1 / MOST_RATIO, B: 1, C: MOST_RATIO})
 
     def test_of_an_endpoint_without_requests_is_the_mean_of_the_others(self, fleet: Fleet) -> None:
         for address, step in ((A, 0.01), (B, 0.04), (D, 0.01)):
-            fleet.decode(address, step)
+            fleet.decode_long(address, step)
         assert slowness(fleet, A, B, C, D).steps == pytest.approx({A: 1, B: 4, C: 2, D: 1})
 
     def test_says_which_endpoints_are_unknown(self, fleet: Fleet) -> None:
         for address, step in ((A, 0.01), (B, 0.04)):
-            fleet.decode(address, step)
+            fleet.decode_long(address, step)
         assert slowness(fleet, A, B, C).unknown == {C}
 
     def test_of_prompts_is_that_of_as_many_steps_where_only_these_are_known(
@@ -374,7 +407,7 @@ class TestSlowness:
     ) -> None:
         for address, kind in ((A, (0.01, 0.0001)), (B, (0.02, 0.0003))):
             fleet.serve(address, kind)
-        fleet.decode(C, 0.06)
+        fleet.decode_long(C, 0.06)
         found = slowness(fleet, A, B, C, D).prompts
         steps = (0.11 / 0.01 + 0.32 / 0.02) / 2  # of a prompt with 1,000 tokens
         assert found[C] == pytest.approx(steps * 0.06 / 0.32)
@@ -384,7 +417,7 @@ class TestSlowness:
         self, fleet: Fleet
     ) -> None:
         fleet.serve(A, FAST)
-        fleet.decode(B, 3 * FAST[0])
+        fleet.decode_long(B, 3 * FAST[0])
         found = slowness(fleet, A, B).prompts
         assert found[B] / found[A] == pytest.approx(3)
 
@@ -403,7 +436,8 @@ def test_a_short_prompt_that_takes_hardly_longer_than_a_step_counts_half(fleet: 
 def test_slowness_is_empty_in_a_fleet_of_one_kind_however_busy_some_are(fleet: Fleet) -> None:
     for address, busy in ((A, 1.0), (B, 2.0), (C, 4.0)):
         fleet.decode(address, 0.01 * busy)
-        fleet.finish(address, 0.5 * busy**0.1, tokens=1_000)
+        for _ in range(LEAST_READINGS):
+            fleet.finish(address, 0.5 * busy**0.1, tokens=1_000)
     assert slowness(fleet, A, B, C) == Slowness({}, {})
 
 

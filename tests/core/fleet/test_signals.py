@@ -5,6 +5,7 @@ import pytest
 from extproc.core.fleet.backlog import STEP_TOKENS
 from extproc.core.fleet.cache_sizes import DEFAULT_TOKENS
 from extproc.core.fleet.endpoint import Endpoint
+from extproc.core.fleet.engine_times import LEAST_READINGS
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals, sound_load
 from extproc.core.fleet.signals import Signals
@@ -530,7 +531,7 @@ class TestRequestsOfOthers:
 
 def test_slowness_of_prompts_is_that_of_the_mean_prompt(signals: Signals) -> None:
     for number, (address, step, token) in enumerate([(A, 0.01, 0.001), (B, 0.02, 0.0001)], 1):
-        for count in range(4):
+        for count in range(LEAST_READINGS + 1):
             steps = StepTotals(0, 0, count * 100 * step, count * 100)
             prefills = PrefillTotals(count, count * (step + 500 * token), count * 500)
             report = Report(Load(0, 0.0), 0, blocks=number, steps=steps, prefills=prefills)

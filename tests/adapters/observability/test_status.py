@@ -8,6 +8,7 @@ import pytest
 
 from extproc.adapters.observability.state import model_states
 from extproc.adapters.observability.status import StatusReport
+from extproc.core.fleet.engine_times import FEW_MEANS
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.fleet.report import Load, Report, StepTotals
 from extproc.core.routing.decision import Decision
@@ -107,7 +108,7 @@ def test_new_and_slow_endpoints_have_their_weight() -> None:
         assert [one.get("slow_start") for one in rows] == [None, None, 0.25]
         now += 22.5
         assert not any("slow_start" in one for one in report.document("", 0)["chosen"]["endpoints"])
-        for steps in (0, 20, 40):
+        for steps in range(0, 20 * (FEW_MEANS + 2), 20):
             for address, seconds in zip(FOUR[:3], (0.01, 0.03, 0.01), strict=True):
                 totals = StepTotals(steps, 0, steps * seconds, steps)
                 signals.record_scrape(address, Report(Load(0, 0), 0, steps=totals), inflight=0)

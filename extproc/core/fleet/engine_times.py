@@ -8,8 +8,9 @@ its first token. Both are times of prompts:
     token  = the shortest (time of prompts - number of prompts * step) / computed tokens
 
 Long contexts, a queue, and prompts in the same step make both longer and never shorter. So the
-shortest of many readings is the engine's own time. A new endpoint may have computed prompts in all
-of its steps. So the first steps count as at most 250 prompt tokens.
+shortest of many readings is the engine's own time. The computed tokens may include those of prompts
+that have no first token yet. Then all time between two readings counts at least. A new endpoint may
+have computed prompts in all of its steps. So the first steps count as at most 250 prompt tokens.
 
 A busy endpoint may have had long times only. This does not make it slow: GPUs of one kind have the
 same times. Endpoints with about equally large caches are of one kind if a step or a prompt token
@@ -117,6 +118,30 @@ class Slowness(NamedTuple):
     """The endpoints that count as the mean of the others, because their times are unknown."""
 
 
+class _FirstTokens(NamedTuple):
+    """The prompts with first tokens at one reading."""
+
+    at: float
+    totals: PrefillTotals
+
+    in_prefill: float | None
+    """Requests without a first token, if known."""
+
+    preemptions: float | None
+
+    def since(self, before: _FirstTokens) -> PrefillTotals:
+        """Return the prompts after another reading.
+
+        Their tokens may be those of other prompts, too: of long ones that are computed in part, or
+        of preempted requests. Then the time between the readings counts at least. Only the step
+        during the first reading may have begun earlier.
+        """
+        new = _difference(before.totals, self.totals)
+        if before.in_prefill == self.in_prefill == 0 and before.preemptions == self.preemptions:
+            return new
+        return new._replace(seconds=max(new.seconds, self.at - before.at))
+
+
 class _Engine:
     """The counters of one endpoint."""
 
@@ -130,7 +155,7 @@ class _Engine:
         """Blocks of its cache."""
         self.times = _UNKNOWN
         self._steps: StepTotals | None = None
-        self._first_tokens: PrefillTotals | None = None
+        self._first_tokens: _FirstTokens | None = None
         self._counts_cached = False
         self._prefills: PrefillTotals | None = None
         self._step = inf
@@ -145,14 +170,16 @@ class _Engine:
             return self.times
         return Times(self.times.step, inf) if self._means > FEW_MEANS else _UNKNOWN
 
-    def read(self, report: Report, now: float) -> None:
+    def read(self, report: Report, in_prefill: float | None, now: float) -> None:
         self.room = report.blocks or 0
         changed = self._read_steps(report.steps, now)
-        before, self._first_tokens = self._first_tokens, self._read_first_tokens(report)
-        changed |= self._read_prompts(before, self._first_tokens)
+        responded, self._first_tokens = self._first_tokens, self._responded(report, in_prefill, now)
+        if responded is not None and self._first_tokens is not None:
+            changed |= self._read_prompts(self._first_tokens.since(responded))
         before, self._prefills = self._prefills, report.prefills
-        if report.steps is not None:  # otherwise several engines may compute prompts at once
-            changed |= self._read_prompts(before, self._prefills)
+        # Without the steps, several engines may compute prompts at once.
+        if report.steps is not None and before is not None and self._prefills is not None:
+            changed |= self._read_prompts(_difference(before, self._prefills))
         if changed:
             self.times = self._shortest_times()
 
@@ -165,7 +192,9 @@ class _Engine:
         tokens = [_seconds_each(one, step) for one in self._readings if step < inf]
         return Times(step, min(tokens, default=inf))
 
-    def _read_first_tokens(self, report: Report) -> PrefillTotals | None:
+    def _responded(
+        self, report: Report, in_prefill: float | None, now: float
+    ) -> _FirstTokens | None:
         """Return the prompts that have their first tokens; None if unknown.
 
         Older releases of vLLM count cached tokens as computed in steps, which shows in their sum.
@@ -179,7 +208,10 @@ class _Engine:
             self._counts_cached = True
             self._readings.clear()
             self.times = self._shortest_times()
-        return None if self._counts_cached else PrefillTotals(prompts, seconds, tokens)
+        if self._counts_cached:
+            return None
+        totals = PrefillTotals(prompts, seconds, tokens)
+        return _FirstTokens(now, totals, in_prefill, report.preemptions)
 
     def _read_steps(self, totals: StepTotals | None, now: float) -> bool:
         """Return True if the time of a step is known better now."""
@@ -201,11 +233,8 @@ class _Engine:
         self._step = step
         return True
 
-    def _read_prompts(self, before: PrefillTotals | None, totals: PrefillTotals | None) -> bool:
+    def _read_prompts(self, new: PrefillTotals) -> bool:
         """Return True if there were prompts with enough tokens and a plausible time."""
-        if before is None or totals is None:
-            return False
-        new = PrefillTotals(*(after - was for after, was in zip(totals, before, strict=True)))
         if new.tokens < LEAST_TOKENS * new.prompts or new.prompts <= 0:
             return False
         if not _SHORTEST < new.seconds / new.tokens < _LONGEST:
@@ -240,13 +269,18 @@ class EngineTimes:
         self.are_counted = False
         """True if an engine has counted the times of its steps."""
 
-    def read(self, address: str, report: Report, now: float) -> None:
-        """Take a reading of an endpoint."""
+    def read(
+        self, address: str, report: Report, now: float, in_prefill: float | None = None
+    ) -> None:
+        """Take a reading of an endpoint, with `in_prefill` requests without a first token.
+
+        None means that their number is unknown.
+        """
         self.are_counted |= report.steps is not None
         engine = self._engines.get(address)
         if engine is None:
             engine = self._engines[address] = _Engine()
-        engine.read(report, now)
+        engine.read(report, in_prefill, now)
 
     def forget(self, address: str) -> None:
         """Forget an endpoint that left or restarted."""
@@ -305,6 +339,10 @@ class EngineTimes:
             else:
                 kinds.append(kind)
         return kinds
+
+
+def _difference(before: PrefillTotals, after: PrefillTotals) -> PrefillTotals:
+    return PrefillTotals(*(new - old for new, old in zip(after, before, strict=True)))
 
 
 def _prompt_seconds(known: Mapping[str, Times], tokens: float) -> dict[str, float]:

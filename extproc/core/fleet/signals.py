@@ -148,12 +148,16 @@ class Signals:
             self.prefixes.forget(address)
             self.turns.forget(address)
         self._read_cache(address, report)
-        self.engine_times.read(address, report, now)
+        in_prefill = self._prefill_counts.read(address, report, now)
+        self.engine_times.read(address, report, now, in_prefill)
         before = self._readings.get(address)
         self._computed_prompts.read(before.report if before else None, report)
         later = self._later_than_step(address, report, ours - inflight, now)
         unseen = self._unseen_by(report, inflight) if later is None else float(later)
-        in_prefill = self._correct_backlog(address, report, unseen, ours - inflight, now)
+        if in_prefill is None:
+            in_prefill = report.load.waiting
+        else:
+            self._correct_backlog(address, report, in_prefill, unseen, ours - inflight, now)
         load = ObservedLoad(
             report.load.waiting,
             report.running,
@@ -282,23 +286,24 @@ class Signals:
         return max(0.0, inflight - known)
 
     def _correct_backlog(
-        self, address: str, report: Report, unseen: float, sent: int, now: float
-    ) -> float:
+        self,
+        address: str,
+        report: Report,
+        in_prefill: float,
+        unseen: float,
+        sent: int,
+        now: float,
+    ) -> None:
         """Remove the prompts from the backlog that a scrape shows as computed.
 
-        `unseen` known requests are not in the scrape, and `sent` ones came while it was read.
-        Return the number of all sidecars' requests without a first token, or else of those that
-        wait.
+        The scrape has `in_prefill` requests without a first token. `unseen` known requests are not
+        in it, and `sent` ones came while it was read.
         """
-        in_prefill = self._prefill_counts.read(address, report, now)
-        if in_prefill is None:
-            return report.load.waiting
         # Clients that read slowly keep finished requests in flight, so old ones do not count.
         later = min(unseen, self.backlog.sent_since(address, now - _UNSEEN_SECONDS))
         self.backlog.at_most(address, int(in_prefill + later) + sent)
         is_busy = self.backlog.count(address) > 0
         self.speeds.observed(address, is_busy=is_busy, total=report.computed_tokens)
-        return in_prefill
 
     def starting(self, addresses: Sequence[str], seconds: float) -> dict[str, float]:
         """Return the new endpoints, with the share of the usual load that each may have.

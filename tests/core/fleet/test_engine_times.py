@@ -37,6 +37,8 @@ class Engine:
         self._prefills = PrefillTotals(0, 0.0, 0)
         self._first = PrefillTotals(0, 0.0, 0)
         self._cached = 0.0
+        self._preemptions = 0.0
+        self.in_prefill = 0.0
 
     def decode(self, seconds: float, times: int = 100) -> None:
         """Generate tokens in steps of these seconds."""
@@ -54,6 +56,18 @@ class Engine:
         self._first = PrefillTotals(number + prompts, before + seconds, known + tokens)
         self._cached += cached
 
+    def compute(self, tokens: float) -> None:
+        """Compute tokens of a prompt that has no first token yet."""
+        number, before, known = self._first
+        self._first = PrefillTotals(number, before, known + tokens)
+        self.in_prefill = 1.0
+
+    def preempt(self, tokens: float) -> None:
+        """Compute the tokens of a preempted request again."""
+        number, before, known = self._first
+        self._first = PrefillTotals(number, before, known + tokens)
+        self._preemptions += 1
+
     def restart(self) -> None:
         """Begin to count again."""
         self._steps = StepTotals(0, 0, 0.0, 0)
@@ -70,6 +84,7 @@ class Engine:
             cached_tokens=self._cached,
             first_tokens=first,
             first_token_seconds=seconds,
+            preemptions=self._preemptions,
             steps=self._steps._replace(computed=tokens),
             prefills=self._prefills,
         )
@@ -96,7 +111,8 @@ class Fleet:
 
     def read(self, address: str) -> None:
         self.now += 0.2
-        self.times.read(address, self._engines[address].report(), self.now)
+        engine = self._engines[address]
+        self.times.read(address, engine.report(), self.now, engine.in_prefill)
 
     def decode(self, address: str, seconds: float, times: int = 100) -> None:
         self.engine(address).decode(seconds, times)
@@ -221,6 +237,21 @@ class TestToken:
         assert fleet.times.own(A).token == pytest.approx(0.0001)
         fleet.finish(A, 0.06, tokens=1_000)  # it waited in the queue
         assert fleet.times.own(A).token == pytest.approx(0.00005)
+
+    @pytest.mark.parametrize("event", ["partly computed", "preempted"])
+    def test_includes_all_time_between_readings_if_other_tokens_were_computed(
+        self, fleet: Fleet, event: str
+    ) -> None:
+        """Otherwise the time of a short prompt would be that of all these tokens."""
+        engine = fleet.engine(A)
+        fleet.decode(A, 0.01)
+        if event == "preempted":
+            engine.preempt(8_000)
+        else:
+            engine.compute(8_000)
+        fleet.now += 0.8
+        fleet.respond(A, 0.11, tokens=1_000)
+        assert fleet.times.own(A).token == pytest.approx(0.99 / 9_000)
 
     def test_is_unknown_if_the_steps_are_not_counted(self) -> None:
         """The prompts of several engines behind one port overlap."""
@@ -484,7 +515,7 @@ _REPORTS = st.builds(
 def test_slowness_keeps_its_limits_for_any_counters(events: list[tuple[str, Report]]) -> None:
     times = EngineTimes()
     for now, (address, report) in enumerate(events):
-        times.read(address, report, float(now))
+        times.read(address, report, float(now), in_prefill=0)
         found = times.slowness([A, B, C], 1_000) or Slowness({}, {})
         for ratios in (found.prompts, found.steps):
             assert all(1 / MOST_RATIO <= ratio <= MOST_RATIO for ratio in ratios.values())

@@ -19,10 +19,12 @@ it would otherwise generate the missed tokens all at once."""
 class Generation:
     """The tokens of one request as the engine generates them, for one reader."""
 
-    def __init__(self, request_id: int) -> None:
+    def __init__(self, request_id: int, steps_before: float) -> None:
+        """`steps_before` is the planned time of the engine's steps that began earlier."""
         self.request_id = request_id
         self.cached_tokens = 0
         self.submitted_at = time.monotonic()
+        self.steps_before = steps_before
         self.finished = False
         self._produced = 0
         self._taken = 0
@@ -58,6 +60,7 @@ class EngineTask:
         self.replica = replica
         self.gauge = gauge
         self._time_scale = time_scale
+        self._steps_seconds = 0.0  # planned, of all steps that have begun
         self._ids = count()
         self._generations: dict[int, Generation] = {}
         self._submitted = asyncio.Event()
@@ -69,7 +72,8 @@ class EngineTask:
         """Queue a request. Raises ValueError if the engine can never serve it."""
         request_id = next(self._ids)
         self.replica.submit(SimRequest(request_id, prompt_tokens, output_tokens, blocks, adapter))
-        generation = self._generations[request_id] = Generation(request_id)
+        generation = Generation(request_id, self._steps_seconds)
+        self._generations[request_id] = generation
         self._submitted.set()
         return generation
 
@@ -106,6 +110,7 @@ class EngineTask:
         while (planned := self.replica.begin_step()) is not None:
             loads, self._loads = self._loads, []
             seconds = planned / self._time_scale
+            self._steps_seconds += seconds
             deadline = max(deadline + seconds, now() - _MAX_LAG_SECONDS)
             await asyncio.sleep(max(0.0, deadline - now()))
             self._finish_step(seconds)
@@ -120,13 +125,21 @@ class EngineTask:
         for request_id, cached in tokens.first.items():
             generation = self._generations[request_id]
             generation.cached_tokens = cached
-            self.replica.first_token_seconds_total += time.monotonic() - generation.submitted_at
+            self.replica.first_token_seconds_total += self._waited(generation)
         for request_id in tokens.request_ids:
             self._generations[request_id]._add(request_id in finished)
         for request_id in finished:
             del self._generations[request_id]
         if tokens.request_ids or self.replica.running:
             self._stamp()  # not if an idle engine only loaded an adapter
+
+    def _waited(self, generation: Generation) -> float:
+        """Return the seconds that a request waited for its first token.
+
+        A step that makes up for a delay ends early. It still counts with its planned time.
+        """
+        planned = self._steps_seconds - generation.steps_before
+        return max(planned, time.monotonic() - generation.submitted_at)
 
     def _stamp(self) -> None:
         if self.gauge is not None:

@@ -13,14 +13,15 @@ CAUSES: Mapping[str, str] = {
     "kubeai-chat-3200": "the queues. Of the requests that wait for a place in a full batch, at "
     "most 1/32 of the batch counts. If all counted, the p99 would be 1.06 x AIBrix's, and the mean "
     "1 % longer. In bursts of chats on batches of 32, the mean would be 12 % longer",
-    "kubeai-chat-8000": "p99: the queues. If no request that waits for a place in a full batch "
-    "counted, the p99 of four other seeds would be 1.03 x Sticky's. If all counted, it would be "
-    "1.22 x. Throughput: chance, it is 1.00 x Sticky's with six other seeds",
+    "kubeai-chat-8000": "chance: with an earlier version, the throughput of six other seeds was "
+    "1.00 x Sticky's",
     "kubeai-chat-1600 on 6": "the queues in part: with an earlier version, the same change made "
     "the p99 2 % shorter",
-    "kubeai-threads-300": "chance in part: with six other seeds, the p99 is 1.04 x LMetric's",
-    "kubeai-threads-600": "throughput: the rules with the shortest times, Sticky and LMetric, have "
-    "the same. AIBrix computes fewer tokens, and its mean TTFT is 2.2 x as long",
+    "kubeai-threads-300": "chance in part: with six other seeds, the mean is 1.03 x Sticky's, and "
+    "the p99 1.02 x LMetric's",
+    "kubeai-threads-600": "p99: chance in part, it is 1.03 x LMetric's with six other seeds. "
+    "Throughput: the rules with the shortest times, Sticky and LMetric, have the same. AIBrix "
+    "computes fewer tokens, and its mean TTFT is 2.2 x as long",
     "kubeai-threads-1200": "throughput: the rules with the shortest times, Sticky and LMetric, "
     "have the same. PrefixHash computes fewer tokens, and its mean TTFT is 2.1 x as long",
     "mooncake at 4": "an overload, in which times are 24 s on average. LMetric's p99 is 1.4 x as "

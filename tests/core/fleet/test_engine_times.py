@@ -515,7 +515,7 @@ _REPORTS = st.builds(
 def test_slowness_keeps_its_limits_for_any_counters(events: list[tuple[str, Report]]) -> None:
     times = EngineTimes()
     for now, (address, report) in enumerate(events):
-        times.read(address, report, float(now), in_prefill=0)
+        times.read(address, report, float(now), in_prefill=0.0)
         found = times.slowness([A, B, C], 1_000) or Slowness({}, {})
         for ratios in (found.prompts, found.steps):
             assert all(1 / MOST_RATIO <= ratio <= MOST_RATIO for ratio in ratios.values())

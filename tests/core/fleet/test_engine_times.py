@@ -508,6 +508,7 @@ _REPORTS = st.builds(
     first_token_seconds=st.none() | _COUNTER,
     steps=st.none() | st.builds(StepTotals, _COUNTER, _COUNTER, _COUNTER, _COUNTER),
     prefills=st.none() | st.builds(PrefillTotals, _COUNTER, _COUNTER, _COUNTER),
+    preemptions=st.none() | _COUNTER,
 )
 
 

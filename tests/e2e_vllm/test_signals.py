@@ -107,7 +107,7 @@ async def test_engines_count_their_steps_and_the_times_of_prompts(
         assert (await scene.send(chat(user, tokens=20))).status == 200
         await agree(scene, requests=0)
         for address, metrics in (await scene.engines.metrics()).items():
-            times.read(address, read_report(metrics.text.encode()), now=0.0)
+            times.read(address, read_report(metrics.text.encode()), None, now=0.0)
     known = times.of(scene.engines.addresses)
     record_figure("seconds of a step, and of a prompt token", f"{list(known.values())}")
     assert known

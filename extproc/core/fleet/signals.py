@@ -149,7 +149,7 @@ class Signals:
             self.turns.forget(address)
         self._read_cache(address, report)
         in_prefill = self._prefill_counts.read(address, report, now)
-        self.engine_times.read(address, report, now, in_prefill)
+        self.engine_times.read(address, report, in_prefill, now)
         before = self._readings.get(address)
         self._computed_prompts.read(before.report if before else None, report)
         later = self._later_than_step(address, report, ours - inflight, now)

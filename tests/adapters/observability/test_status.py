@@ -8,7 +8,7 @@ import pytest
 
 from extproc.adapters.observability.state import model_states
 from extproc.adapters.observability.status import StatusReport
-from extproc.core.fleet.engine_times import FEW_MEANS
+from extproc.core.fleet.engine_counters import FEW_MEANS
 from extproc.core.fleet.outcome import Outcome
 from extproc.core.fleet.report import Load, Report, StepTotals
 from extproc.core.routing.decision import Decision

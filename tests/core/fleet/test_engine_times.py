@@ -7,144 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.fleet.engine_times import (
-    FEW_MEANS,
-    LEAST_READINGS,
-    LEAST_TOKENS,
-    MOST_BUSY,
-    MOST_RATIO,
-    EngineTimes,
-    Slowness,
-    Times,
-)
+from extproc.core.fleet.engine_counters import LEAST_READINGS, Times
+from extproc.core.fleet.engine_times import MOST_BUSY, MOST_RATIO, EngineTimes, Slowness
 from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals
-
-A, B, C, D = (f"10.0.0.{one}:8000" for one in range(1, 5))
-BLOCKS = 1_000
-FAST, SLOW = (0.01, 0.0001), (0.03, 0.0003)
-"""Seconds of a step and of a prompt token."""
-BUSY = 1.0
-"""Seconds of a step with long prompts. Each engine has had such steps."""
-
-
-class Engine:
-    """The counters of one engine, without a clock of its own."""
-
-    def __init__(self, address: str, blocks: int = BLOCKS) -> None:
-        self.address = address
-        self._blocks = blocks
-        self._steps = StepTotals(0, 0, 0.0, 0)
-        self._prefills = PrefillTotals(0, 0.0, 0)
-        self._first = PrefillTotals(0, 0.0, 0)
-        self._cached = 0.0
-        self._preemptions = 0.0
-        self.in_prefill = 0.0
-
-    def decode(self, seconds: float, times: int = 100) -> None:
-        """Generate tokens in steps of these seconds."""
-        steps, computed, before, number = self._steps
-        self._steps = StepTotals(steps, computed, before + seconds * times, number + times)
-
-    def finish(self, seconds: float, tokens: float, prompts: int = 1) -> None:
-        """Finish requests whose prompts took these seconds together."""
-        number, before, known = self._prefills
-        self._prefills = PrefillTotals(number + prompts, before + seconds, known + tokens)
-
-    def respond(self, seconds: float, tokens: float, cached: float, prompts: int) -> None:
-        """Give requests their first tokens after these seconds together."""
-        number, before, known = self._first
-        self._first = PrefillTotals(number + prompts, before + seconds, known + tokens)
-        self._cached += cached
-
-    def compute(self, tokens: float) -> None:
-        """Compute tokens of a prompt that has no first token yet."""
-        number, before, known = self._first
-        self._first = PrefillTotals(number, before, known + tokens)
-        self.in_prefill = 1.0
-
-    def preempt(self, tokens: float) -> None:
-        """Compute the tokens of a preempted request again."""
-        number, before, known = self._first
-        self._first = PrefillTotals(number, before, known + tokens)
-        self._preemptions += 1
-
-    def restart(self) -> None:
-        """Begin to count again."""
-        self._steps = StepTotals(0, 0, 0.0, 0)
-        self._prefills = PrefillTotals(0, 0.0, 0)
-        self._first = PrefillTotals(0, 0.0, 0)
-
-    def report(self) -> Report:
-        first, seconds, tokens = self._first
-        return Report(
-            Load(0, 0.0),
-            0,
-            blocks=self._blocks,
-            prompt_tokens=tokens,
-            cached_tokens=self._cached,
-            first_tokens=first,
-            first_token_seconds=seconds,
-            preemptions=self._preemptions,
-            steps=self._steps._replace(computed=tokens),
-            prefills=self._prefills,
-        )
-
-
-class Fleet:
-    """Engines that are read after each event."""
-
-    def __init__(self) -> None:
-        self.times = EngineTimes()
-        self.now = 0.0
-        self._engines: dict[str, Engine] = {}
-
-    def engine(self, address: str, blocks: int = BLOCKS) -> Engine:
-        if address not in self._engines:
-            self.start(address, blocks)
-            self.decode(address, BUSY)
-        return self._engines[address]
-
-    def start(self, address: str, blocks: int = BLOCKS) -> None:
-        """Read an engine that has served nothing yet."""
-        self._engines[address] = Engine(address, blocks)
-        self.read(address)
-
-    def read(self, address: str) -> None:
-        self.now += 0.2
-        engine = self._engines[address]
-        self.times.read(address, engine.report(), self.now, engine.in_prefill)
-
-    def decode(self, address: str, seconds: float, times: int = 100) -> None:
-        self.engine(address).decode(seconds, times)
-        self.read(address)
-
-    def finish(self, address: str, seconds: float, tokens: float, prompts: int = 1) -> None:
-        self.engine(address).finish(seconds, tokens, prompts)
-        self.read(address)
-
-    def respond(
-        self, address: str, seconds: float, tokens: float, *, cached: float = 0, prompts: int = 1
-    ) -> None:
-        self.engine(address).respond(seconds, tokens, cached, prompts)
-        self.read(address)
-
-    def decode_long(self, address: str, seconds: float) -> None:
-        """Generate so many tokens that the steps are compared, although no prompt is known."""
-        for _ in range(FEW_MEANS + 1):
-            self.decode(address, seconds)
-
-    def serve(
-        self,
-        address: str,
-        kind: tuple[float, float],
-        tokens: float = 1_000,
-        requests: int = LEAST_READINGS,
-    ) -> None:
-        """Serve requests on an idle engine of this kind, one after the other."""
-        step, token = kind
-        self.decode(address, step)
-        for _ in range(requests):
-            self.finish(address, step + token * tokens, tokens)
+from tests.core.fleet.counting_engines import BLOCKS, FAST, SLOW, A, B, C, D, Fleet
 
 
 def slowness(fleet: Fleet, *addresses: str, tokens: float = 1_000) -> Slowness:
@@ -156,124 +22,6 @@ def slowness(fleet: Fleet, *addresses: str, tokens: float = 1_000) -> Slowness:
 @pytest.fixture
 def fleet() -> Fleet:
     return Fleet()
-
-
-class TestStep:
-    def test_is_the_shortest_mean_time_between_tokens(self, fleet: Fleet) -> None:
-        for seconds in (0.03, 0.01, 0.02):
-            fleet.decode(A, seconds)
-        assert fleet.times.own(A).step == pytest.approx(0.01)
-
-    def test_is_unknown_while_the_counters_say_that_it_takes_no_time(self, fleet: Fleet) -> None:
-        for _ in range(3):
-            fleet.decode(A, 0.0)
-        assert fleet.times.own(A).step == inf
-
-    def test_is_unknown_after_one_mean(self, fleet: Fleet) -> None:
-        fleet.engine(A)
-        assert fleet.times.own(A).step == inf
-        fleet.decode(A, 0.01)
-        assert fleet.times.own(A).step == pytest.approx(0.01)
-
-    def test_is_the_mean_of_several_times_over_more_than_one_reading(self, fleet: Fleet) -> None:
-        for seconds in (0.001, 0.019) * 4:
-            fleet.decode(A, seconds, times=1)
-        assert fleet.times.own(A).step == pytest.approx(0.01)
-
-    def test_is_learned_again_after_the_counters_went_back(self, fleet: Fleet) -> None:
-        fleet.decode(A, 0.02, times=10_000)
-        fleet.engine(A).restart()
-        fleet.read(A)
-        fleet.decode(A, 0.01)
-        assert fleet.times.own(A).step == pytest.approx(0.01)
-
-    def test_is_forgotten_if_the_engine_has_become_slower(self, fleet: Fleet) -> None:
-        fleet.decode(A, 0.01)
-        for _ in range(2):
-            fleet.now += 600
-            fleet.decode(A, 0.02)
-        assert fleet.times.own(A).step == pytest.approx(0.02)
-
-    def test_counts_as_250_prompt_tokens_at_most_at_first(self, fleet: Fleet) -> None:
-        fleet.start(A)
-        for seconds, tokens in ((0.1, 1_000), (0.9, 1_000)):
-            fleet.respond(A, seconds, tokens)
-            assert fleet.times.own(A).step == pytest.approx(0.025)
-        for _ in range(FEW_MEANS):
-            fleet.decode(A, 0.1)
-            assert fleet.times.own(A).step == pytest.approx(0.025)
-        fleet.decode(A, 0.1)
-        assert fleet.times.own(A).step == pytest.approx(0.1)
-
-    def test_does_not_include_those_before_the_first_reading(self, fleet: Fleet) -> None:
-        fleet.decode(A, 0.02)
-        fleet.times.forget(A)
-        for _ in range(3):
-            fleet.decode(A, 0.03)
-        assert fleet.times.own(A).step == pytest.approx(0.03)
-
-
-class TestToken:
-    def test_is_the_time_of_a_prompt_without_its_step(self, fleet: Fleet) -> None:
-        fleet.decode(A, 0.01)
-        fleet.finish(A, 0.11, tokens=1_000)
-        assert fleet.times.own(A).token == pytest.approx(0.0001)
-
-    def test_is_that_of_the_least_disturbed_prompt(self, fleet: Fleet) -> None:
-        fleet.decode(A, 0.01)
-        for seconds in (0.5, 0.11, 0.9):
-            fleet.finish(A, seconds, tokens=1_000)
-        assert fleet.times.own(A).token == pytest.approx(0.0001)
-
-    def test_follows_a_step_that_is_known_better_later(self, fleet: Fleet) -> None:
-        fleet.decode(A, 0.1)
-        fleet.finish(A, 0.11, tokens=1_000)
-        fleet.decode(A, 0.01)
-        assert fleet.times.own(A).token == pytest.approx(0.0001)
-
-    def test_is_known_from_the_first_token_before_the_request_finishes(self, fleet: Fleet) -> None:
-        fleet.decode(A, 0.01)
-        fleet.respond(A, 0.11, tokens=1_000)
-        assert fleet.times.own(A).token == pytest.approx(0.0001)
-        fleet.finish(A, 0.06, tokens=1_000)  # it waited in the queue
-        assert fleet.times.own(A).token == pytest.approx(0.00005)
-
-    @pytest.mark.parametrize("event", ["partly computed", "preempted"])
-    def test_includes_all_time_between_readings_if_other_tokens_were_computed(
-        self, fleet: Fleet, event: str
-    ) -> None:
-        """Otherwise the time of a short prompt would be that of all these tokens."""
-        engine = fleet.engine(A)
-        fleet.decode(A, 0.01)
-        if event == "preempted":
-            engine.preempt(8_000)
-        else:
-            engine.compute(8_000)
-        fleet.now += 0.8
-        fleet.respond(A, 0.11, tokens=1_000)
-        assert fleet.times.own(A).token == pytest.approx(0.99 / 9_000)
-
-    def test_is_unknown_if_the_steps_are_not_counted(self) -> None:
-        """The prompts of several engines behind one port overlap."""
-        times = EngineTimes()
-        for prompts in range(3):
-            prefills = PrefillTotals(prompts, prompts * 1.0, prompts * 1_000)
-            times.read(A, Report(Load(0, 0.0), 0, prefills=prefills), now=prompts)
-        assert times.own(A) == Times(inf, inf)
-
-    def test_is_not_that_of_first_tokens_if_steps_count_cached_tokens(self, fleet: Fleet) -> None:
-        fleet.decode(A, 0.01)
-        fleet.respond(A, 0.02, tokens=1_000, cached=0)  # it is not noticed yet
-        fleet.respond(A, 0.02, tokens=1_000, cached=900)
-        assert fleet.times.own(A).token == inf
-        fleet.respond(A, 0.02, tokens=1_000, cached=-900)
-        assert fleet.times.own(A).token == inf
-
-    def test_is_unknown_after_short_prompts(self, fleet: Fleet) -> None:
-        fleet.decode(A, 0.01)
-        fleet.finish(A, 0.02, tokens=LEAST_TOKENS - 1)
-        fleet.finish(A, 0.2, tokens=10 * LEAST_TOKENS - 1, prompts=10)
-        assert fleet.times.own(A).token == inf
 
 
 class TestKind:
@@ -459,11 +207,6 @@ class TestSlowness:
         assert slowness(fleet, A, B) == Slowness({}, {})
 
 
-def test_a_short_prompt_that_takes_hardly_longer_than_a_step_counts_half(fleet: Fleet) -> None:
-    fleet.serve(A, (0.01, 0.0), tokens=200)
-    assert fleet.times.own(A).token == pytest.approx(0.01 / 200 / 2)
-
-
 def test_slowness_is_empty_in_a_fleet_of_one_kind_however_busy_some_are(fleet: Fleet) -> None:
     for address, busy in ((A, 1.0), (B, 2.0), (C, 4.0)):
         fleet.decode(address, 0.01 * busy)
@@ -474,7 +217,7 @@ def test_slowness_is_empty_in_a_fleet_of_one_kind_however_busy_some_are(fleet: F
 
 def test_slowness_is_unknown_without_counters() -> None:
     times = EngineTimes()
-    times.read(A, Report(Load(0, 0.0), 0), now=0.0)
+    times.read(A, Report(Load(0, 0.0), 0), None, now=0.0)
     assert times.slowness([A], 1_000) is None
 
 
@@ -516,7 +259,7 @@ _REPORTS = st.builds(
 def test_slowness_keeps_its_limits_for_any_counters(events: list[tuple[str, Report]]) -> None:
     times = EngineTimes()
     for now, (address, report) in enumerate(events):
-        times.read(address, report, float(now), in_prefill=0.0)
+        times.read(address, report, 0.0, float(now))
         found = times.slowness([A, B, C], 1_000) or Slowness({}, {})
         for ratios in (found.prompts, found.steps):
             assert all(1 / MOST_RATIO <= ratio <= MOST_RATIO for ratio in ratios.values())

@@ -5,7 +5,7 @@ import pytest
 from extproc.core.fleet.backlog import STEP_TOKENS
 from extproc.core.fleet.cache_sizes import DEFAULT_TOKENS
 from extproc.core.fleet.endpoint import Endpoint
-from extproc.core.fleet.engine_times import LEAST_READINGS
+from extproc.core.fleet.engine_counters import LEAST_READINGS
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals, sound_load
 from extproc.core.fleet.signals import Signals
@@ -586,3 +586,32 @@ class TestFirstReading:
             signals.backlog.add(A, tokens)
         signals.record_scrape(A, _begun(1, 1, first_tokens=0, finished=0), inflight=2)
         assert signals.backlog.tokens[A] == 3000
+
+
+@pytest.mark.parametrize(("running", "seconds"), [(0, 0.5), (1, 10.0)])
+def test_time_between_scrapes_counts_if_a_prompt_is_computed_in_part(
+    signals: Signals, clock: Clock, running: int, seconds: float
+) -> None:
+    """Then the computed tokens may be those of this prompt."""
+    for steps in (0, 100, 200):
+        totals = StepTotals(steps, 0, steps * 0.01, steps)
+        served = _served(0, 0.0, totals, running=0)
+        signals.record_scrape(A, served, inflight=0)
+    clock.advance(10)
+    totals = StepTotals(200, 5_000, 2.0, 200)
+    signals.record_scrape(A, _served(1, 0.5, totals, running=running), inflight=0)
+    assert signals.speeds.seconds(A, 1, 5_000) == pytest.approx(seconds, rel=0.01)
+
+
+def _served(prompts: int, seconds: float, steps: StepTotals, *, running: int) -> Report:
+    """Return a report after so many prompts, with requests that have no first token."""
+    return Report(
+        Load(0, 0.0),
+        running,
+        prompt_tokens=steps.computed,
+        cached_tokens=0.0,
+        first_tokens=prompts,
+        first_token_seconds=seconds,
+        finished=prompts,
+        steps=steps,
+    )

@@ -109,7 +109,7 @@ class TestSeconds:
         speeds = Speeds(clock, times)
         compute(speeds, clock, 1, A)
         assert speeds.seconds(C, 1, 5_000) < inf
-        times.read(A, Report(Load(0, 0.0), 0, steps=StepTotals(0, 0, 0, 0)), clock())
+        times.read(A, Report(Load(0, 0.0), 0, steps=StepTotals(0, 0, 0, 0)), None, clock())
         assert speeds.seconds(C, 1, 5_000) == inf
 
     def test_follow_from_steps_until_a_prompt_shows_the_speed(self, clock: Clock) -> None:
@@ -117,7 +117,7 @@ class TestSeconds:
         speeds = Speeds(clock, times)
         for second in range(3):
             totals = StepTotals(0, 0, second * 0.1, second * 10)
-            times.read(A, Report(Load(0, 0.0), 0, steps=totals), clock())
+            times.read(A, Report(Load(0, 0.0), 0, steps=totals), None, clock())
         assert speeds.seconds(A, 2, 1_000) == pytest.approx((2 + 5) * 0.01)
         assert speeds.tokens(A, 3 * (1 + 5) * 0.01) == pytest.approx(3_000)
         compute(speeds, clock, 1)
@@ -131,7 +131,7 @@ class TestSeconds:
             totals = StepTotals(0, 0, served * 0.1, served * 10)
             prefills = PrefillTotals(served, served * 0.51, served * 5_000)
             report = Report(Load(0, 0.0), 0, steps=totals, prefills=prefills)
-            times.read(A, report, clock())
+            times.read(A, report, None, clock())
         assert speeds.seconds(A, 2, 1_000) == pytest.approx(2 * 0.01 + 1_000 * 0.0001)
 
 

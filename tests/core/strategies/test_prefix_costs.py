@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.fleet.endpoint import Endpoint, Snapshot
-from extproc.core.fleet.engine_times import FEW_MEANS, Slowness
+from extproc.core.fleet.engine_counters import FEW_MEANS
+from extproc.core.fleet.engine_times import Slowness
 from extproc.core.fleet.report import Load, Report, StepTotals
 from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.weights import WEIGHTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,9 @@ async def test_rolling_update_of_all_gateways(tmp_path: Path, report: Report) ->
 
             async def rate_since(before: tuple[float, float]) -> tuple[float, float]:
                 now = await gateways.replicas.looked_up()
-                rates.append((now[0] - before[0]) / max(now[1] - before[1], 1.0))
+                looked_up = now[1] - before[1]
+                # On a slow machine, the users may be done before the last restart.
+                rates.append((now[0] - before[0]) / looked_up if looked_up else nan)
                 return now
 
             await until_served(processes, WORKLOAD.users)
@@ -70,7 +73,7 @@ async def test_rolling_update_of_all_gateways(tmp_path: Path, report: Report) ->
     )
     assert run.failed() == 0
     if FULL:
-        assert min(during, after) > before - LOST
+        assert all(rate > before - LOST for rate in (during, after))
 
 
 async def until_served(processes: Processes, requests: int) -> None:

@@ -34,6 +34,7 @@ WITH_IT = [
     f"{_CONVERSATION}::test_body_ahead_of_the_reply_passes_whole_and_in_order",
     f"{_CONVERSATION}::test_duplex_body_is_streamed_back_once_and_in_order",
     f"{_CONVERSATION}::test_each_event_has_one_reply_of_its_kind_until_an_immediate_one",
+    "tests/core/fleet/test_counted_prompts.py",
     "tests/core/fleet/test_engine_counters.py",
     "tests/core/fleet/test_engine_times.py",  # fleets of several kinds of GPU
     # Clients may send values of any type.

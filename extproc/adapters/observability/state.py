@@ -10,7 +10,6 @@ from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.signals import Signals
 from extproc.core.flow_control.flow_control import FlowControl
 from extproc.core.flow_control.queue import PriorityClass
-from extproc.core.request.blocks import BLOCK_TOKENS
 from extproc.core.routing.catalog import Catalog, Model
 
 Readiness = Literal["ready", "ejected", "draining"]
@@ -196,7 +195,7 @@ def _signals(address: str, signals: Signals) -> SignalsState | None:
         "loaded_adapters": list(signals.residency.loaded(address)),
         "block_size": report.block_size if report else None,
         "blocks": report.blocks if report else None,
-        "cache_tokens": int(BLOCK_TOKENS * signals.prefixes.capacity(address)),
+        "cache_tokens": int(signals.prefixes.room(address)),
         "prompt_tokens": report.prompt_tokens if report else None,
         "cached_tokens": report.cached_tokens if report else None,
         "first_tokens": report.first_tokens if report else None,

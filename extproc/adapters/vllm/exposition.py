@@ -27,11 +27,12 @@ KV_USAGE = b"vllm:kv_cache_usage_perc"
 OLD_KV_USAGE = b"vllm:gpu_cache_usage_perc"
 LORA = b"vllm:lora_requests_info"
 CACHE = b"vllm:cache_config_info"
-PROMPT_TOKENS = b"vllm:prefix_cache_queries_total"
+QUERIED_TOKENS = b"vllm:prefix_cache_queries_total"
 CACHED_TOKENS = b"vllm:prefix_cache_hits_total"
 EXTERNAL_TOKENS = b"vllm:external_prefix_cache_hits_total"
 """Prompt tokens that a KV connector loaded from outside the GPU; they are not in CACHED_TOKENS."""
 FIRST_TOKENS = b"vllm:time_to_first_token_seconds_count"
+RESPONDED_TOKENS = b"vllm:prompt_tokens_total"
 PREEMPTIONS = b"vllm:num_preemptions_total"
 FIRST_TOKEN_SECONDS = b"vllm:time_to_first_token_seconds_sum"
 STEPS = b"vllm:iteration_tokens_total_count"
@@ -109,7 +110,7 @@ def read_report(text: bytes) -> Report:
         adapters.waiting,
         block_size,
         blocks,
-        _total(text, PROMPT_TOKENS),
+        _total(text, QUERIED_TOKENS),
         _cached(text),
         _total(text, FIRST_TOKENS),
         _total(text, FINISHED),
@@ -117,6 +118,7 @@ def read_report(text: bytes) -> Report:
         _total(text, FIRST_TOKEN_SECONDS),
         _steps(text),
         _prefills(text),
+        _total(text, RESPONDED_TOKENS),
         kv_tokens,
     )
 

@@ -199,7 +199,7 @@ class Request:
     def arrival(self, spec: FlowControlSpec, resolved: ResolvedRequest) -> Arrival:
         """Return the request's class, tenant, size and timeout, for flow control."""
         prompt, size = resolved.prompt, self._length() or self._size
-        per_token = self._router.fleet.token_sizes.of(resolved.model.spec.name)
+        per_token = self._router.fleet.signals.token_sizes.of(resolved.model.spec.name)
         tokens = (size if prompt is None else prompt.bytes) / per_token
         objective = self._first(spec.objective_headers)
         tenant = tenant_hash(self._first(spec.tenant_headers))

@@ -102,7 +102,7 @@ class Response:
             return
         self.usage = reader.usage()
         if self.usage is not None and self._prompt_bytes:
-            sizes, tokens = self._fleet.token_sizes, self.usage.prompt_tokens
+            sizes, tokens = self._fleet.signals.token_sizes, self.usage.prompt_tokens
             sizes.record(self._decision.model, self._prompt_bytes, tokens)
 
     def _record_outcome(self, event: Event) -> None:

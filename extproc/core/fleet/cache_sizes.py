@@ -43,9 +43,6 @@ _MOST_TIMES = 64.0
 _KINDS = 10.0
 """Kinds of engines for each doubling of the size: equal servers differ by a few blocks."""
 
-_FEW_OTHERS = 0.05
-"""Share of requests from others up to which all prompts count as known."""
-
 
 class Uses:
     """Blocks of the prompts that were sent to an endpoint."""
@@ -127,12 +124,11 @@ class CacheSizes:
         self._kinds: dict[int, _Kind] = {}
         self._before: dict[str, _Counts] = {}
 
-    def read(
-        self, address: str, report: Report, uses: Uses | None, share_of_others: float
-    ) -> float:
+    def read(self, address: str, report: Report, uses: Uses | None) -> float:
         """Take a reading of an engine, and return the tokens that its caches keep.
 
-        `uses` are those of an index for a cache of that size, if it is full.
+        `uses` are those of an index for a cache of that size, if it is full and if all prompts are
+        known.
         """
         tokens = report.cache_tokens or DEFAULT_TOKENS
         number = round(_KINDS * log2(tokens))
@@ -141,7 +137,7 @@ class CacheSizes:
             kind = self._kinds[number] = _Kind(tokens)
         kind.members.add(address)
         before = self._before.pop(address, None)
-        now = _counts(report, uses) if uses and share_of_others <= _FEW_OTHERS else None
+        now = _counts(report, uses) if uses else None
         if now is not None:
             self._before[address] = now
             if before is not None:

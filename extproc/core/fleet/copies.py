@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable
 from math import exp
 
 from extproc.core.fleet.prefix_index import PrefixIndex
-from extproc.core.request.blocks import BLOCK_TOKENS
 
 WINDOW_SECONDS = 30.0
 """Seconds over which rates are measured."""
@@ -121,7 +120,7 @@ class Copies:
         window = WINDOW_SECONDS * (1 - exp(-measured / WINDOW_SECONDS))
         room = tokens = 0.0
         for address in addresses:
-            room += BLOCK_TOKENS * self._prefixes.capacity(address)
+            room += self._prefixes.room(address)
             tokens += self._computed.get(address, 0.0)
         return room / max(tokens / window, room / _LONGEST_SECONDS)
 

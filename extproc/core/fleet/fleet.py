@@ -18,7 +18,6 @@ from extproc.core.fleet.ledger import Lease, Ledger
 from extproc.core.fleet.response_ids import ResponseIds
 from extproc.core.fleet.sent_request import NOTHING_SENT, SentRequest
 from extproc.core.fleet.signals import Signals
-from extproc.core.fleet.token_sizes import TokenSizes
 
 
 def _stopped() -> float:
@@ -45,8 +44,6 @@ class Fleet:
         """Metrics and load reports of the endpoints."""
         self.ejection = Ejection(self.signals.clock)
         """Endpoints that are avoided because they failed."""
-        self.token_sizes = TokenSizes()
-        """Bytes per token of each model."""
         self.context_lengths = ContextLengths()
         """The longest context of each endpoint."""
         self.response_ids = ResponseIds(token_bytes)
@@ -120,6 +117,7 @@ class Fleet:
             lease.prefill = signals.backlog.add(address, request.to_compute)
             lease.context = signals.contexts.begin(address, stored, request.tokens, began)
             signals.copies.computed(address, request.to_compute)
+        signals.token_sizes.sent(address, model, request, ours=ours)
         return lease
 
     def endpoint(self, model: str, address: str) -> Endpoint:

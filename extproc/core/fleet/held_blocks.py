@@ -37,6 +37,7 @@ class HeldBlocks:
         "capacity",
         "evicted",
         "size",
+        "tokens",
         "uses",
     )
 
@@ -49,8 +50,16 @@ class HeldBlocks:
         self._used_at: dict[int, float] = {}  # when each run was used
         self.size = 0
         self.capacity = DEFAULT_BLOCKS
+        """Blocks that fit into the cache."""
+        self.tokens = DEFAULT_BLOCKS * BLOCK_TOKENS
+        """Tokens of so many blocks."""
         self.evicted = EvictedBlocks()
         self.uses = Uses()
+
+    def set_room(self, tokens: float, per_block: float) -> None:
+        """Set the tokens that fit into the cache, and the tokens of a block."""
+        self.capacity = max(1, int(tokens / per_block))
+        self.tokens = self.capacity * per_block
 
     def use(self, blocks: Sequence[int], now: float) -> tuple[Sequence[int], int]:
         """Mark a prompt as used now. Return its new blocks, and the number of its last run."""

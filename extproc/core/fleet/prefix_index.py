@@ -23,7 +23,7 @@ from itertools import count
 
 from extproc.core.fleet.cache_sizes import Uses
 from extproc.core.fleet.held_blocks import DEFAULT_BLOCKS, HeldBlocks
-from extproc.core.request.blocks import BLOCK_TOKENS
+from extproc.core.request.blocks import BLOCK_BYTES, BLOCK_TOKENS, BYTES_PER_TOKEN
 
 MOST_BLOCKS = 1_255_000
 """The most blocks of all endpoints together, in equal shares, with the overhead of runs. A million
@@ -55,10 +55,10 @@ class PrefixIndex:
         held = self._held.get(address)
         return held.size if held else 0
 
-    def capacity(self, address: str) -> int:
-        """Return the blocks that fit into an endpoint's cache."""
+    def room(self, address: str) -> float:
+        """Return the tokens of the blocks that fit into an endpoint's cache."""
         held = self._held.get(address)
-        return held.capacity if held else DEFAULT_BLOCKS
+        return held.tokens if held else DEFAULT_BLOCKS * BLOCK_TOKENS
 
     def age(self, address: str) -> float | None:
         """Return the seconds since an endpoint's next blocks to evict were used.
@@ -124,10 +124,11 @@ class PrefixIndex:
         held = self._held.get(address)
         return held.uses if held and held.is_full else None
 
-    def resize(self, address: str, tokens: float) -> None:
+    def resize(self, address: str, tokens: float, bytes_per_token: float = BYTES_PER_TOKEN) -> None:
         """Set the size of an endpoint's cache. A larger one still has what was evicted last."""
         held = self._held.get(address) or self._new(address)
-        before, held.capacity = held.capacity, max(1, int(tokens / BLOCK_TOKENS))
+        before = held.capacity
+        held.set_room(tokens, BLOCK_BYTES / bytes_per_token)
         if held.capacity > before:
             for blocks in held.restore_evicted():
                 self._gained(blocks, held.bit)

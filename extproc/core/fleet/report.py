@@ -107,6 +107,9 @@ class Report(NamedTuple):
     """The prompts of finished requests, from their first steps; None if the engine does not count
     their times."""
 
+    responded_tokens: float | None = None
+    """Prompt tokens of the requests in `first_tokens`, also those from caches."""
+
     kv_tokens: int | None = None
     """Tokens of the KV cache, if the engine gives them itself. In hybrid models, the tokens of a
     request fill blocks of several groups of layers, so fewer tokens fit than blocks suggest."""

@@ -28,6 +28,7 @@ from extproc.core.fleet.pressure import ObservedLoad, Pressure
 from extproc.core.fleet.report import Load, Report
 from extproc.core.fleet.residency import Residency
 from extproc.core.fleet.speeds import Speeds
+from extproc.core.fleet.token_sizes import TokenSizes
 from extproc.core.fleet.turns import Turns
 from extproc.core.fleet.unseen import Unseen
 from extproc.core.fleet.weights import WEIGHTS, Weights
@@ -91,6 +92,8 @@ class Signals:
         """The prompts that each endpoint's prefix cache probably holds."""
         self.turns = Turns(clock, self.prefixes, weights.answer)
         """The endpoint where each turn of a conversation was sent."""
+        self.token_sizes = TokenSizes()
+        """Bytes per token of each model."""
         self.cache_sizes = CacheSizes()
         """The tokens that each endpoint's caches keep."""
         self.engine_times = EngineTimes()
@@ -111,8 +114,9 @@ class Signals:
         """The load of each endpoint, of known requests and of others."""
         self._parts: tuple[_ByAddress, ...] = (
             *(self._blocked_queues, self._full_batches, self._last_steps, self._prefill_counts),
-            *(self.residency, self.prefixes, self.turns, self.cache_sizes, self.engine_times),
-            *(self.speeds, self.backlog, self.copies, self.contexts, self.pressure),
+            *(self.residency, self.prefixes, self.turns, self.token_sizes, self.cache_sizes),
+            *(self.engine_times, self.speeds, self.backlog, self.copies, self.contexts),
+            self.pressure,
         )
 
     def set_endpoints(self, addresses: Collection[str]) -> None:
@@ -151,8 +155,14 @@ class Signals:
         in_prefill = self._prefill_counts.read(address, report, now)
         self.engine_times.read(address, report, in_prefill, now)
         before = self._readings.get(address)
-        self._computed_prompts.read(before.report if before else None, report)
-        later = self._later_than_step(address, report, ours - inflight, now)
+        earlier = before.report if before else None
+        self._computed_prompts.read(earlier, report)
+        began = self._last_steps.read(address, report, now)
+        # The metrics may not show prompts yet that came after the last step began. This time is an
+        # estimate, so twice as much counts.
+        has_new = began is None or self.backlog.sent_since(address, 2 * began - now) > 0
+        self.token_sizes.read(address, earlier, report, is_idle=in_prefill == 0 and not has_new)
+        later = self._later_than_step(address, began, ours - inflight)
         unseen = self._unseen_by(report, inflight) if later is None else float(later)
         if in_prefill is None:
             in_prefill = report.load.waiting
@@ -253,8 +263,9 @@ class Signals:
 
     def _read_cache(self, address: str, report: Report) -> None:
         """Take the size of an endpoint's cache from a scrape."""
-        uses, others = self.prefixes.uses(address), self.pressure.share_of_others
-        self.prefixes.resize(address, self.cache_sizes.read(address, report, uses, others))
+        uses = None if self.pressure.share_of_others else self.prefixes.uses(address)
+        tokens = self.cache_sizes.read(address, report, uses)
+        self.prefixes.resize(address, tokens, self.token_sizes.at(address))
 
     def _restarted(self, address: str, report: Report) -> bool:
         """Return True if one of the engine's counters went down, so its caches are empty, too."""
@@ -266,13 +277,12 @@ class Signals:
                 return True
         return False
 
-    def _later_than_step(self, address: str, report: Report, sent: int, now: float) -> int | None:
+    def _later_than_step(self, address: str, began: float | None, sent: int) -> int | None:
         """Return the known requests that came after the last step in a report began.
 
         The `sent` ones that came while it was read do not count. None if unknown, or if there are
         no others' requests: then the difference is more exact.
         """
-        began = self._last_steps.read(address, report, now)
         if began is None or not self.pressure.share_of_others or not self.backlog.is_known(address):
             return None
         return max(0, self.backlog.sent_since(address, began) - sent)
@@ -328,7 +338,10 @@ def _is_unused(report: Report) -> bool:
 
 def _counters(report: Report) -> tuple[float | None, ...]:
     """Return counters that only grow while an engine runs. An old vLLM has some of them."""
-    return (report.prompt_tokens, report.first_tokens, report.finished, report.preemptions)
+    return (
+        *(report.prompt_tokens, report.responded_tokens, report.first_tokens),
+        *(report.finished, report.preemptions),
+    )
 
 
 def _reading(

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from extproc.core.fleet.prefix_index import PrefixIndex
-from extproc.core.request.blocks import BLOCK_TOKENS
 
 MOST_TURNS = 50_000
 """Latest turns of all endpoints together that are known."""
@@ -104,8 +103,7 @@ class Turns:
 
     def _is_evicted(self, turn: _Turn, life: _Life) -> bool:
         """Return True if the endpoint's cache has had to make room for later tokens."""
-        room = BLOCK_TOKENS * self._prefixes.capacity(turn.address)
-        if life.tokens - turn.tokens > room:
+        if life.tokens - turn.tokens > self._prefixes.room(turn.address):
             return True
         age = self._prefixes.age(turn.address)
         return age is not None and self._clock() - turn.at > age

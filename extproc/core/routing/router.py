@@ -53,7 +53,7 @@ class Router:
         # Every decision reads these.
         self._loads = fleet.ledger.loads
         self._ejection = fleet.ejection
-        self._token_sizes = fleet.token_sizes
+        self._token_sizes = fleet.signals.token_sizes
         self._response_ids = fleet.response_ids
         if owns_fleet:
             fleet.set_models(self.catalog.snapshots())

@@ -159,7 +159,7 @@ class Journal:
             ejected=ejected,
             tried=tried,
             returned=returned,
-            token_sizes=self._fleet.token_sizes.learned if held else {},
+            token_sizes=self._fleet.signals.token_sizes.learned if held else {},
             is_last=is_last,
         )._replace(names=names.all())
         self._taken = _Taken(self._sent, self._moved, self._began, self._ended, self._ejections)

@@ -75,7 +75,7 @@ class Peers:
         self._apply_ejections(batch, age)
         for model, size in batch.token_sizes.items():
             if model in self._fleet.models:
-                self._fleet.token_sizes.adopt(model, size)
+                self._fleet.signals.token_sizes.adopt(model, size)
 
     def expire(self) -> None:
         """Forget the peers that are silent."""

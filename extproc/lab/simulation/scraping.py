@@ -142,4 +142,5 @@ def _report(replica: Replica) -> Report:
         prefills=PrefillTotals(
             replica.prefills.prompts, replica.prefills.seconds, replica.prefills.tokens
         ),
+        responded_tokens=replica.prompt_tokens_total,
     )

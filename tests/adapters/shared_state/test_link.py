@@ -141,9 +141,11 @@ async def test_ejections_hold_at_all_sidecars(valkey: Valkey) -> None:
 
 async def test_learned_token_sizes_reach_others(valkey: Valkey) -> None:
     async with linked(server_of(valkey)) as (here, peer):
-        peer.fleet.token_sizes.record(MODEL, 600, 100)
-        learned = peer.fleet.token_sizes.of(MODEL)
-        await until(lambda: here.fleet.token_sizes.of(MODEL) == learned, PATIENCE, "the token size")
+        peer.fleet.signals.token_sizes.record(MODEL, 600, 100)
+        learned = peer.fleet.signals.token_sizes.of(MODEL)
+        await until(
+            lambda: here.fleet.signals.token_sizes.of(MODEL) == learned, PATIENCE, "the token size"
+        )
 
 
 class TestBatchThatIsNotWritten:

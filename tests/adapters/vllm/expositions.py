@@ -45,6 +45,9 @@ vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001",model_name="base"}
 vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="base"} 3.0
 vllm:time_to_first_token_seconds_count{engine="0",model_name="base"} 3.0
 vllm:time_to_first_token_seconds_sum{engine="0",model_name="base"} 0.0625
+# HELP vllm:prompt_tokens_total Number of prefill tokens processed.
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{engine="0",model_name="base"} 900.0
 # HELP vllm:generation_tokens_total Number of generation tokens processed.
 # TYPE vllm:generation_tokens_total counter
 vllm:generation_tokens_total{engine="0",model_name="base"} 42.0

@@ -59,7 +59,7 @@ class Scene:
         self.engines = {f"10.0.0.{one}:8000": LruEngine(engine_blocks) for one in range(number)}
         self.index = PrefixIndex(Clock())
         self.sizes = CacheSizes()
-        self.share_of_others = 0.0
+        self.knows_prompts = True
 
     def serve(self, sessions: int, turns: int = 2_000, seen: bool = True) -> None:
         """Serve turns of that many sessions per engine, each with 20 to 100 blocks."""
@@ -74,14 +74,14 @@ class Scene:
 
     def read(self, address: str) -> None:
         report = self.engines[address].report(self._reported)
-        uses = self.index.uses(address)
-        tokens = self.sizes.read(address, report, uses, self.share_of_others)
+        uses = self.index.uses(address) if self.knows_prompts else None
+        tokens = self.sizes.read(address, report, uses)
         self.index.resize(address, tokens)
 
     @property
     def blocks(self) -> set[int]:
         """The sizes that are believed."""
-        return {self.index.capacity(address) for address in self.engines}
+        return {int(self.index.room(address) / TOKENS) for address in self.engines}
 
     def _sessions(self, number: int) -> list[list[int]]:
         lengths = [self._rng.randint(20, 100) for _ in range(number)]
@@ -147,15 +147,15 @@ class TestSize:
 
     def test_is_not_learned_while_others_send_requests(self) -> None:
         scene = Scene(4 * REPORTED)
-        scene.share_of_others = 0.2
+        scene.knows_prompts = False
         scene.serve(sessions=80, turns=10_000)
         assert scene.blocks == {REPORTED}
 
     def test_ignores_what_was_counted_while_others_sent_requests(self) -> None:
         scene = Scene(REPORTED)
-        scene.share_of_others = 0.5
+        scene.knows_prompts = False
         scene.serve(sessions=30, seen=False)
-        scene.share_of_others = 0.0
+        scene.knows_prompts = True
         scene.serve(sessions=100)
         assert scene.blocks == {REPORTED}
 

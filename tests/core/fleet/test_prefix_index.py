@@ -281,6 +281,12 @@ class TestCapacity:
         index.sent(A, OTHER)
         assert len(index) == 1
 
+    def test_depends_on_the_bytes_of_a_token(self) -> None:
+        index = PrefixIndex(Clock())
+        index.sent(A, ONE)
+        index.resize(A, 4 * TOKENS, bytes_per_token=BYTES_PER_TOKEN / 2)
+        assert (index.matches(ONE), index.room(A)) == ({A: 2}, 4 * TOKENS)
+
     def test_counts_blocks_and_not_runs(self) -> None:
         index = PrefixIndex(Clock())
         room(index, A, 20)

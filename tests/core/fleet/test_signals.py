@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from extproc.core.fleet.backlog import STEP_TOKENS
 from extproc.core.fleet.cache_sizes import DEFAULT_TOKENS
 from extproc.core.fleet.endpoint import Endpoint
 from extproc.core.fleet.engine_counters import LEAST_READINGS
+from extproc.core.fleet.fleet import Fleet
 from extproc.core.fleet.ledger import Ledger
 from extproc.core.fleet.report import Load, PrefillTotals, Report, StepTotals, sound_load
+from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.fleet.signals import Signals
 from extproc.core.fleet.weights import WEIGHTS
+from extproc.core.request.blocks import BLOCK_BYTES
 from tests.core.clock import Clock, report
 
 A = "10.0.0.1:8000"
@@ -381,6 +386,90 @@ class TestBacklog:
     def test_stays_without_counters(self, asked: Signals) -> None:
         asked.record_scrape(A, report(running=3), 3)
         assert asked.backlog.tokens[A] == 7000
+
+
+class TestTokenSizes:
+    """Ten prompts of 4,000 bytes, each of which the engine counts as 2,000 tokens."""
+
+    def exchange(
+        self, fleet: Fleet, clock: Clock, *, others: int = 0, ours: bool = True, **changes: Any
+    ) -> None:
+        """Send and count them, with so many prompts of others for each, of 9,000 tokens."""
+        for prompts in range(11):
+            self.scrape(fleet, clock, prompts, others)
+            tokens = 4000 / fleet.signals.token_sizes.of("llama")
+            request = SentRequest(chains=[[1]], tokens=tokens, turn=prompts)._replace(**changes)
+            if ours:
+                lease = fleet.send("llama", Endpoint(A, A), request)
+            else:
+                lease = fleet.receive("llama", Endpoint(A, A), request, clock())
+            clock.advance(0.1)
+            lease.release()
+
+    def scrape(
+        self, fleet: Fleet, clock: Clock, prompts: int, others: int = 0, after: float = 0.1
+    ) -> None:
+        clock.advance(after)
+        counted = prompts * (1 + others)
+        counters = report(0, 0)._replace(
+            block_size=16,
+            blocks=400,
+            first_tokens=counted,
+            finished=counted,
+            responded_tokens=prompts * (2000.0 + 9000.0 * others),
+            steps=StepTotals(prompts, 0, 0, 0),
+        )
+        fleet.signals.record_scrape(A, counters, inflight=0)
+
+    @pytest.fixture
+    def fleet(self, signals: Signals, ledger: Ledger) -> Fleet:
+        return Fleet(ledger=ledger, signals=signals)
+
+    def test_are_learned_from_what_engines_count(self, fleet: Fleet, clock: Clock) -> None:
+        self.exchange(fleet, clock)
+        assert 2.0 < fleet.signals.token_sizes.of("llama") < 3.0
+
+    def test_limit_the_blocks_that_fit_into_a_cache(self, fleet: Fleet, clock: Clock) -> None:
+        self.exchange(fleet, clock)
+        self.scrape(fleet, clock, prompts=11)
+        fleet.signals.prefixes.sent(A, range(1000))
+        expected = 6400 * fleet.signals.token_sizes.of("llama") / BLOCK_BYTES
+        assert fleet.signals.prefixes.size(A) == pytest.approx(expected, rel=0.06)
+        assert fleet.signals.prefixes.room(A) == pytest.approx(6400, rel=0.03)
+
+    def test_are_not_learned_from_prompts_of_others(self, fleet: Fleet, clock: Clock) -> None:
+        self.exchange(fleet, clock, others=1)
+        assert not fleet.signals.token_sizes.learned
+
+    def test_are_not_learned_from_requests_of_peers(self, fleet: Fleet, clock: Clock) -> None:
+        """Their tokens are counted with the peer's bytes per token."""
+        self.exchange(fleet, clock, ours=False)
+        assert not fleet.signals.token_sizes.learned
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            pytest.param({"turn": None}, id="a prompt that was not read whole"),
+            pytest.param({"tokens": None, "turn": None}, id="a strategy that reads no prompts"),
+        ],
+    )
+    def test_are_not_learned_from_requests_of_unknown_size(
+        self, fleet: Fleet, clock: Clock, changes: dict[str, Any]
+    ) -> None:
+        self.exchange(fleet, clock, **changes)
+        assert not fleet.signals.token_sizes.learned
+
+    def test_are_not_learned_while_the_metrics_may_not_show_a_prompt_yet(
+        self, fleet: Fleet, clock: Clock
+    ) -> None:
+        """Each prompt is sent when the engine has counted one of others, but was not read yet."""
+        for prompts in range(0, 20, 2):
+            self.scrape(fleet, clock, prompts)
+            request = SentRequest(chains=[[1]], tokens=1000.0, turn=1)
+            lease = fleet.send("llama", Endpoint(A, A), request)
+            self.scrape(fleet, clock, prompts + 1, after=0.001)
+            lease.release()
+        assert not fleet.signals.token_sizes.learned
 
 
 class TestBlockedQueue:

@@ -149,7 +149,7 @@ class TestHeld:
         assert early.journal.take(held=True).held == []
 
     def test_come_with_the_learned_token_sizes(self, sidecar: Sidecar) -> None:
-        sidecar.fleet.token_sizes.record(MODEL, 300, 100)
+        sidecar.fleet.signals.token_sizes.record(MODEL, 300, 100)
         assert sidecar.journal.take().token_sizes == {}
         assert sidecar.journal.take(held=True).token_sizes.keys() == {MODEL}
 

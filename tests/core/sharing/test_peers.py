@@ -449,28 +449,28 @@ class TestLimits:
 class TestTokenSizes:
     def test_of_a_peer_are_taken_over(self, pair: Pair) -> None:
         here, peer = pair
-        peer.fleet.token_sizes.record(MODEL, 300, 100)
+        peer.fleet.signals.token_sizes.record(MODEL, 300, 100)
         peer.reports(here, held=True)
-        assert here.fleet.token_sizes.of(MODEL) == peer.fleet.token_sizes.of(MODEL)
+        assert here.fleet.signals.token_sizes.of(MODEL) == peer.fleet.signals.token_sizes.of(MODEL)
 
     def test_learned_here_stay(self, pair: Pair) -> None:
         here, peer = pair
-        here.fleet.token_sizes.record(MODEL, 500, 100)
-        before = here.fleet.token_sizes.of(MODEL)
-        peer.fleet.token_sizes.record(MODEL, 100, 100)
+        here.fleet.signals.token_sizes.record(MODEL, 500, 100)
+        before = here.fleet.signals.token_sizes.of(MODEL)
+        peer.fleet.signals.token_sizes.record(MODEL, 100, 100)
         peer.reports(here, held=True)
-        assert here.fleet.token_sizes.of(MODEL) == before
+        assert here.fleet.signals.token_sizes.of(MODEL) == before
 
     @pytest.mark.parametrize("size", [0.0, -1.0, 0.49, 32.1, float("nan"), float("inf")])
     def test_that_are_not_plausible_are_ignored(self, pair: Pair, size: float) -> None:
         here, _ = pair
         here.peers.receive(Batch("b", token_sizes={MODEL: size}), 0)
-        assert here.fleet.token_sizes.learned == {}
+        assert here.fleet.signals.token_sizes.learned == {}
 
     def test_of_unknown_models_are_ignored(self, pair: Pair) -> None:
         here, _ = pair
         here.peers.receive(Batch("b", token_sizes={"other": 3.0}), 0)
-        assert here.fleet.token_sizes.learned == {}
+        assert here.fleet.signals.token_sizes.learned == {}
 
 
 class TestStates:

@@ -437,6 +437,7 @@ class TestScrapes:
             first_token_seconds=0.0,
             steps=StepTotals(1, 60, 0.0, 0),
             prefills=PrefillTotals(0, 0.0, 0),
+            responded_tokens=60,
         )
 
     def test_a_report_omits_lora_if_it_is_off(self, recorded: Recorded) -> None:

@@ -22,6 +22,10 @@ class TestRealExposition:
     def test_has_number_and_time_of_first_tokens(self) -> None:
         assert (read(BASE).first_tokens, read(BASE).first_token_seconds) == (3.0, 0.0625)
 
+    def test_has_the_prompt_tokens_of_requests_with_first_tokens(self) -> None:
+        assert read(BASE).responded_tokens == 900.0
+        assert read(ENGINES).responded_tokens is None
+
     def test_has_steps_with_their_computed_tokens_and_times(self) -> None:
         assert read(BASE).steps == StepTotals(steps=17, computed=438, seconds=1.5, times=39)
 

@@ -22,7 +22,8 @@ from tests.e2e_vllm.scene import AGREEMENT_SECONDS, Options, RecordFigure, VllmS
 BLOCKS = 100
 """Blocks of the KV cache: room for two prompts."""
 PROMPTS = 15
-"""Prompts that come by turns. A letter is a token here, so the sidecar expects room for nine."""
+"""Prompts that come by turns. A letter is a token here, which the sidecar can only learn while the
+engine is idle. So it expects room for nine."""
 LETTERS = 1_400
 ROUNDS = 6
 

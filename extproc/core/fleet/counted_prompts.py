@@ -71,12 +71,12 @@ class CountedPrompts:
             return None
         period.counted += prompts
         period.tokens += tokens
-        if is_idle:
+        if is_idle and period.counted == period.sent:
             self._period = _Period()
-        elif period.counted > period.sent:
-            self._period = None
-        is_complete = is_idle and period.counted == period.sent > 0
-        return Known(period.model, period.bytes, period.tokens) if is_complete else None
+            return Known(period.model, period.bytes, period.tokens) if period.sent else None
+        if is_idle or period.counted > period.sent:
+            self._period = None  # perhaps a prompt that was sent is not in the metrics yet
+        return None
 
 
 def _difference(before: Report | None, now: Report) -> tuple[float, float]:

@@ -17,6 +17,10 @@ dicts that had more entries before."""
 DEFAULT_BLOCKS = int(DEFAULT_TOKENS / BLOCK_TOKENS)
 """The size of a cache before the first reading."""
 
+_SAME = 0.05
+"""Relative change of a block's tokens up to which a cache keeps its number of blocks. These tokens
+change with each prompt that is known. If a cache grows, the blocks evicted last count again."""
+
 _FULL = 0.95
 """Share of its cache above which an endpoint evicts something for the next prompt."""
 
@@ -31,6 +35,7 @@ class HeldBlocks:
     __slots__ = (
         "_new_numbers",
         "_numbers",
+        "_per_block",
         "_runs",
         "_used_at",
         "bit",
@@ -49,6 +54,7 @@ class HeldBlocks:
         self._new_numbers = numbers
         self._used_at: dict[int, float] = {}  # when each run was used
         self.size = 0
+        self._per_block = BLOCK_TOKENS
         self.capacity = DEFAULT_BLOCKS
         """Blocks that fit into the cache."""
         self.tokens = DEFAULT_BLOCKS * BLOCK_TOKENS
@@ -58,8 +64,10 @@ class HeldBlocks:
 
     def set_room(self, tokens: float, per_block: float) -> None:
         """Set the tokens that fit into the cache, and the tokens of a block."""
-        self.capacity = max(1, int(tokens / per_block))
-        self.tokens = self.capacity * per_block
+        if abs(per_block - self._per_block) > _SAME * self._per_block:
+            self._per_block = per_block
+        self.capacity = max(1, int(tokens / self._per_block))
+        self.tokens = self.capacity * self._per_block
 
     def use(self, blocks: Sequence[int], now: float) -> tuple[Sequence[int], int]:
         """Mark a prompt as used now. Return its new blocks, and the number of its last run."""

@@ -7,25 +7,32 @@ are also learned from the engines' counters (`extproc.core.fleet.counted_prompts
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from extproc.core.fleet.counted_prompts import CountedPrompts
 from extproc.core.fleet.report import Report
 from extproc.core.fleet.sent_request import SentRequest
 from extproc.core.request.blocks import BYTES_PER_TOKEN
 
-_DEFAULT_TOKENS = 2_000.0
-"""Tokens of the default size that count before a model's first prompt. A chat template adds tokens
-to each message, so short prompts alone have few bytes per token."""
+_LEAST_TOKENS = 2_000.0
+"""Tokens of a model's known prompts below which the default counts for the rest. A chat template
+adds tokens to each message, so a few short prompts have few bytes per token."""
 
 _MOST_TOKENS = 1_000_000.0
 """Tokens of a model's latest prompts that count. Many short prompts count as much as a long one."""
 
-SAME = 0.05
-"""Relative change up to which the bytes per token stay: they always change a little with the text.
-With them changes how many blocks fit into a cache, and a larger one has what was evicted last."""
-
 _LEAST, _MOST = 0.5, 32.0
 """Bytes per token beyond these limits mean that the prompt is not text."""
+
+
+class _Total(NamedTuple):
+    """All known prompts of a model, the latest ones at least."""
+
+    default: float
+    """The bytes per token that the sidecar had for the model before."""
+
+    bytes: float = 0.0
+    tokens: float = 0.0
 
 
 class TokenSizes:
@@ -33,7 +40,7 @@ class TokenSizes:
 
     def __init__(self) -> None:
         self._sizes: dict[str, float] = {}
-        self._totals: dict[str, tuple[float, float]] = {}  # bytes and tokens
+        self._totals: dict[str, _Total] = {}
         self._endpoints: dict[str, CountedPrompts] = {}
 
     def of(self, model: str) -> float:
@@ -59,13 +66,12 @@ class TokenSizes:
         """Record prompts of `size` bytes that had this number of tokens together."""
         if not (tokens > 0 and _LEAST <= size / tokens <= _MOST):
             return
-        before = self.of(model)
-        earlier = self._totals.get(model, (before * _DEFAULT_TOKENS, _DEFAULT_TOKENS))
-        kept = min(1.0, max(0.0, _MOST_TOKENS - tokens) / earlier[1])
-        total = earlier[0] * kept + size, earlier[1] * kept + tokens
-        learned = total[0] / total[1]
-        self._totals[model] = total
-        self._sizes[model] = before if abs(learned - before) <= SAME * before else learned
+        before = self._totals.get(model) or _Total(self.of(model))
+        kept = min(1.0, max(0.0, _MOST_TOKENS - tokens) / max(before.tokens, 1.0))
+        now = _Total(before.default, before.bytes * kept + size, before.tokens * kept + tokens)
+        missing = max(0.0, _LEAST_TOKENS - now.tokens)
+        self._totals[model] = now
+        self._sizes[model] = (now.bytes + missing * now.default) / (now.tokens + missing)
 
     def sent(self, address: str, model: str, request: SentRequest, *, ours: bool) -> None:
         """Record a request to an endpoint; `ours` if this sidecar sends it.

@@ -271,7 +271,7 @@ class TestTokenSizes:
             stream.answered(LAST, end=True)
             stream.conversation.close()
         # The text is `user` and the content, each with a line end.
-        assert gateway.bytes_per_token == pytest.approx(3.0, rel=0.06)
+        assert gateway.bytes_per_token == pytest.approx(3.0, rel=1e-3)
 
     @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.DUPLEX])
     def test_are_learned_under_any_name_of_the_model(self, mode: BodyMode) -> None:

@@ -48,10 +48,10 @@ class Engine:
         self._prompts += prompts
         self._tokens += tokens
 
-    def read(self, *, others_in_prefill: int = 0) -> None:
-        """Read the metrics."""
+    def read(self, *, others_in_prefill: int = 0, shows_latest: bool = True) -> None:
+        """Read the metrics, which may not show what came during the last step."""
         report = Report(Load(0, 0.0), 0, first_tokens=self._prompts, responded_tokens=self._tokens)
-        is_idle = not (self._in_prefill or others_in_prefill)
+        is_idle = not ((self._in_prefill and shows_latest) or others_in_prefill)
         known = self._sent.read(self._before, report, is_idle=is_idle)
         if known is not None:
             self.known.append(known)
@@ -96,6 +96,15 @@ def test_are_unknown_if_some_were_in_progress_before() -> None:
     engine.refuse()  # so one was sent and one was counted, but not the same
     engine.read()
     engine.read()
+    assert not engine.known
+
+
+def test_are_unknown_if_the_metrics_did_not_show_some_before(engine: Engine) -> None:
+    engine.send(9000)
+    engine.read(shows_latest=False)
+    engine.respond()
+    engine.send(2000)  # so one was sent and one was counted, but not the same
+    engine.read(shows_latest=False)
     assert not engine.known
 
 

@@ -287,6 +287,13 @@ class TestCapacity:
         index.resize(A, 4 * TOKENS, bytes_per_token=BYTES_PER_TOKEN / 2)
         assert (index.matches(ONE), index.room(A)) == ({A: 2}, 4 * TOKENS)
 
+    def test_stays_if_the_bytes_of_a_token_hardly_change(self) -> None:
+        index = PrefixIndex(Clock())
+        for _ in range(100):
+            index.resize(A, 100 * TOKENS, bytes_per_token=BYTES_PER_TOKEN * 0.96)
+        index.sent(A, range(200))
+        assert index.size(A) == 100
+
     def test_counts_blocks_and_not_runs(self) -> None:
         index = PrefixIndex(Clock())
         room(index, A, 20)
